@@ -1,0 +1,80 @@
+"""Compiles a table of native functions with Warp's Clang and returns their addresses.
+
+The only file that touches `wp.ModuleBuildOptions`, which Warp marks as experimental. Each table is a Warp module of
+its own: its options are set once, here, and nobody redefines a kernel in it, so Warp never unloads the code that the
+addresses point into. The kernel does nothing but copy a constant array of function pointers out.
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+import warp as wp
+
+from ._engine import NativeBuildError
+from ._signatures import exports
+
+INCLUDE = pathlib.Path(__file__).resolve().parent / "include"
+
+
+@wp.func_native("for (unsigned k = 0; k < out.shape[0]; k++) out.data[k] = (unsigned long long)seg_table[k];")
+def _copy_table(out: wp.array(dtype=wp.uint64)): ...  # type: ignore[valid-type]
+
+
+def _export_table(out: wp.array(dtype=wp.uint64)):  # type: ignore[valid-type]
+    _copy_table(out)
+
+
+# Warp modules and kernels, kept for the life of the process: the code goes when they go.
+_alive: list[object] = []
+
+
+def _preamble(table: str, defines: dict[str, str]) -> str:
+    lines = [f"#define {name} {value}" for name, value in defines.items()]
+    lines += [f'#include "segment/table_{table}.h"', "static const void* const seg_table[] = {"]
+    lines += [f"  (const void*)&{expression}," for _, expression, _ in exports(table)]
+    return "\n".join([*lines, "};", ""])
+
+
+def build(table: str, defines: dict[str, str] | None = None) -> list[int]:
+    """Compile (or take from Warp's cache) a table and return the addresses of its functions.
+
+    Parameters
+    ----------
+    table : str
+        ``"core"`` or ``"second"``.
+    defines : dict of str to str, optional
+        Macros defined before the headers are read. The result is then a module of its own.
+
+    Raises
+    ------
+    NativeBuildError
+        If Warp lacks the build options or the compilation fails.
+    """
+    options_type = getattr(wp, "ModuleBuildOptions", None)
+    if options_type is None:
+        raise NativeBuildError(
+            f"warp {wp.__version__} has no ModuleBuildOptions, through which nvalchemiops compiles its CPU engine"
+        )
+    name = ".".join(["nvalchemiops", "native", table, *(defines or {})])
+    try:
+        options = options_type(
+            extra_cpu_include_dirs=[str(INCLUDE)],
+            extra_cpu_preamble=_preamble(table, defines or {}),
+            # Every header: one that is missing here would be compiled once and never again.
+            extra_build_dependencies=[str(path) for path in sorted(INCLUDE.rglob("*.h"))],
+        )
+        module = wp.get_module(name)
+        module.options["extra_build_options"] = options
+        module.options["enable_backward"] = False
+        flags = wp.config.cpu_compiler_flags
+        if flags is None or flags.startswith("-march=native"):
+            # Without the inlining thresholds that Warp adds, compiling takes a quarter less and the code is as fast.
+            module.options["cpu_compiler_flags"] = "-march=native"
+        kernel = wp.kernel(_export_table, module=module, enable_backward=False)
+        addresses = wp.zeros(len(exports(table)), dtype=wp.uint64, device="cpu")
+        wp.launch(kernel, dim=1, inputs=[addresses], device="cpu", record_tape=False)
+        _alive.extend([module, kernel])
+        return [int(address) for address in addresses.numpy()]
+    except Exception as error:
+        raise NativeBuildError(f"the native CPU engine ({table}) could not be built: {error}") from error

@@ -1,0 +1,87 @@
+"""The engine as Python sees it: one ctypes function for each name of `_signatures`, compiled on first use."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from . import _threads
+from ._signatures import INTEGERS, exports
+
+TABLES = ("core", "second")
+
+# Building takes seconds and is not reentrant: the second of two first calls waits.
+_lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+class NativeBuildError(RuntimeError):
+    """The native engine could not be compiled or loaded; the message says why."""
+
+
+def prototype(arguments: str) -> Callable[[int], Any]:
+    """The ctypes prototype for a string of argument names. A call releases the GIL."""
+    types = [ctypes.c_int64 if name in INTEGERS else ctypes.c_void_p for name in arguments.split()]
+    return ctypes.CFUNCTYPE(ctypes.c_int64, *types)
+
+
+def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, Any]:
+    """Build a table and return its functions by name, set up to run on this process's thread pool."""
+    from ._build import build  # Warp is imported when the engine is first needed
+
+    addresses = build(table, defines)
+    made = {
+        name: prototype(arguments)(address)
+        for (name, _, arguments), address in zip(exports(table), addresses, strict=True)
+    }
+    pool = _threads.pool_addresses()
+    if pool is not None:
+        made["configure"](*pool)
+    return made
+
+
+class Engine:
+    """Native functions as attributes: ``engine.sum_f32(...)``.
+
+    The first use of a name compiles the table that it is in; then all functions of that table are plain attributes.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        for table in TABLES:
+            if name != "configure" and any(name == row[0] for row in exports(table)):
+                self.build(table)
+                return self.__dict__[name]
+        raise AttributeError(f"the native engine has no function {name!r}")
+
+    def build(self, table: str) -> None:
+        """Compile one table, if that has not been done."""
+        with _lock:
+            if f"configure_{table}" in self.__dict__:
+                return
+            made = functions(table)
+            made[f"configure_{table}"] = made.pop("configure")
+            self.__dict__.update(made)
+
+    def warmup(self) -> None:
+        """Compile everything now."""
+        for table in TABLES:
+            self.build(table)
+
+
+_engine = Engine()
+
+
+def load() -> Engine:
+    """The engine of this process. Nothing is compiled until a function is used."""
+    return _engine

@@ -1,0 +1,93 @@
+// out[i] = y[idx[i]]: copies, so no arithmetic and no float64.
+#pragma once
+#include "each.h"
+
+namespace seg { namespace {
+
+template <class T> struct Broadcast : Each {
+  const T* y;
+  T* out;
+  i64 k;
+
+  Broadcast(const T* y, Index idx, T* out, i64 m, i64 k) : y(y), out(out), k(k) {
+    this->idx = idx;
+    this->m = m;
+    run = [](const Each* self, i64 b, i64 e) {
+      const Broadcast& c = *(const Broadcast*)self;
+      stretches(c.idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
+        if (c.k == 1) c.scalars(s, origin, b, e);
+        else if (c.k == 3) c.triples(s, origin, b, e);
+        else c.rows(s, origin, b, e);
+      });
+    };
+  }
+  SEG_INLINE bool find(i64 origin, i32 s, i64& at) const {
+    at = (i64)((u64)origin + (u64)(i64)s);
+    return (u64)at < (u64)m;
+  }
+  void rows(const i32* s, i64 origin, i64 b, i64 e) const {
+    for (i64 i = b; i < e; i++) {
+      i64 at;
+      const bool ok = find(origin, s[i - b], at);
+      T* const to = out + i * k;
+      const T* const from = y + at * k;
+      i64 j = 0;
+      if (!ok) { __builtin_memset(to, 0, (u64)k * sizeof(T)); continue; }
+      for (; j + 8 <= k; j += 8) {
+        typedef T v8 __attribute__((vector_size(8 * sizeof(T))));
+        store(to + j, load<v8>(from + j));
+      }
+      for (; j < k; j++) to[j] = from[j];
+    }
+  }
+  void triples(const i32* s, i64 origin, i64 b, i64 e) const {
+    typedef T t4 __attribute__((vector_size(4 * sizeof(T))));
+    i64 i = b, at;
+    for (; i + 1 < e; i++) {                  // four lanes; the next element overwrites the fourth
+      t4 v = {};
+      if (find(origin, s[i - b], at)) {
+        const T* const p = y + 3 * at;
+        if (__builtin_expect(at < m - 1, 1)) v = load<t4>(p);
+        else v = t4{p[0], p[1], p[2], T(0)};
+      }
+      store(out + 3 * i, v);
+    }
+    for (; i < e; i++) {
+      const bool ok = find(origin, s[i - b], at);
+      for (int w = 0; w < 3; w++) out[3 * i + w] = ok ? y[3 * at + w] : T(0);
+    }
+  }
+  void scalars(const i32* s, i64 origin, i64 b, i64 e) const {
+    i64 i = b, at;
+#ifdef __AVX512F__
+    // The segments of L neighbours are usually within L of each other (see each.h). The permute takes lanes modulo L,
+    // so for an idx that is not sorted the two ends alone would say too little to be right, but enough to be safe.
+    constexpr int L = 64 / sizeof(T);
+    for (; i + L <= e; i += L) {
+      const i32 *p = s + (i - b), a = p[0], z = p[L - 1];
+      const bool ok = find(origin, a, at);
+      if (ok && (u32)(z - a) < (u32)L && at + L <= m && ordered(p, a, z)) {
+        if constexpr (L == 16)
+          store(out + i, (f16)__builtin_ia32_permvarsf512(load<f16>(y + at), load<i16>(p) - a));
+        else
+          store(out + i, (d8)__builtin_ia32_permvardf512(load<d8>(y + at), __builtin_convertvector(load8(p) - a, l8)));
+      } else {
+        for (int q = 0; q < L; q++) out[i + q] = find(origin, p[q], at) ? y[at] : T(0);
+      }
+    }
+#endif
+    for (; i < e; i++) out[i] = find(origin, s[i - b], at) ? y[at] : T(0);
+  }
+#ifdef __AVX512F__
+  static SEG_INLINE bool ordered(const i32* p, i32 a, i32 z) {   // all between a and z
+    if constexpr (sizeof(T) == 4) {
+      const i16 v = load<i16>(p);
+      return bitmask((v >= a) & (v <= z)) == 0xffff;
+    } else {
+      const i8 v = load8(p);
+      return bitmask8((v >= a) & (v <= z)) == 255;
+    }
+  }
+#endif
+};
+}}  // namespace seg

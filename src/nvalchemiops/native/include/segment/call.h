@@ -1,0 +1,18 @@
+// How every exported function begins: `mode` taken apart, and idx checked where that is asked for.
+// bit 0: idx is int64; bit 1: check idx; bit 2: argmax arrays are int32; from bit 8 on: threads.
+#pragma once
+#include "check.h"
+
+namespace seg { namespace {
+
+struct Call {
+  Index idx;
+  int threads;
+  bool narrow_at;
+  i64 offence;                                // the position of the first bad element, -1: none
+  Call(const void* p, i64 n, i64 m, i64 mode)
+      : idx{p, (mode & 1) != 0}, threads((int)max(1, mode >> 8)), narrow_at((mode & 4) != 0), offence(-1) {
+    if (mode & 2) offence = first_offence(idx, n, m, threads);
+  }
+};
+}}  // namespace seg

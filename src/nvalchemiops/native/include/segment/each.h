@@ -1,0 +1,192 @@
+// Per-element loops: out[i] from the data of element i and coefficients of its segment.
+//
+// Eight elements at a time. Neighbours in a sorted idx belong to neighbouring segments, so one vector usually holds a
+// coefficient of all eight and a permute picks them; otherwise each is fetched alone. Nothing relies on sorted idx:
+// it only decides which way is taken. An element outside [0, m) gets 0, also where its data is NaN.
+// An operation is one expression (`value`, in float64, rounded once) and the coefficients that it takes.
+#pragma once
+#include "reduce.h"
+
+namespace seg { namespace {
+#pragma clang fp contract(off)
+
+// Which of the numbers origin + s lie in [0, m): those with first <= s <= last.
+struct Range {
+  i64 origin, m;
+  i32 first, last;
+  Range(i64 origin, i64 m) : origin(origin), m(m) {
+    constexpr i64 low = -0x80000000LL, high = 0x7fffffffLL;
+    // As far as int32 reaches; nothing, where [0, m) is out of its reach.
+    const bool reach = m > 0 && origin <= m - 1 - low && origin >= -high;
+    first = (i32)(reach ? max(-origin, low) : high);
+    last = (i32)(reach ? min(m - 1 - origin, high) : low);
+  }
+};
+
+template <class T> SEG_NOINLINE void fetch(const T* y, i64 origin, i64 m, const i32* s, double* to) {
+  for (int e = 0; e < 8; e++) {
+    const u64 at = (u64)origin + (u64)(i64)s[e];
+    to[e] = at < (u64)m ? (double)y[at] : 0.0;
+  }
+}
+// The segments of eight elements, and a segment array's values for them.
+struct Eight {
+  Range r;
+  i8 s;
+  i64 low;
+  bool near;                                  // all are among low .. low + 7, and these are inside [0, m)
+  i8 lane;
+  bool inside;
+  l8 valid;
+
+  static SEG_INLINE bool all(i8 v) { return bitmask8(v) == 255; }
+  SEG_INLINE Eight(const Range& r, i8 s, i32 first) : r(r), s(s), valid{} {
+    low = max(0, min((i64)((u64)r.origin + (u64)(i64)first), r.m - 8));
+    const i64 from = (i64)((u64)low - (u64)r.origin);
+    lane = s - (i32)from;
+    near = r.m >= 8 && from == (i32)from && all((lane & ~7) == 0);
+    inside = near;
+    if (!near) {
+      const i8 in = (s >= r.first) & (s <= r.last);
+      valid = __builtin_convertvector(in, l8);
+      inside = all(in);
+    }
+  }
+  template <class T> SEG_INLINE d8 pick(const T* y) const {
+    if (near) return permute(wide(load8(y + low)), lane);
+    SEG_ALIGNED double to[8];
+    SEG_ALIGNED i32 at[8];
+    store(at, s);
+    if (inside && all(s == at[0])) return d8{} + (double)y[r.origin + at[0]];
+    fetch(y, r.origin, r.m, at, to);
+    return load<d8>(to);
+  }
+};
+// Fewer than eight: the last one is repeated.
+SEG_INLINE i8 load_segments(const i32* p, i64 count) {
+  if (count >= 8) return load8(p);
+  SEG_ALIGNED i32 s[8];
+  for (int e = 0; e < 8; e++) s[e] = p[e < count ? e : count - 1];
+  return load8(s);
+}
+
+// Coefficient of each of 24 scalars, three an element, in three vectors.
+template <class V> SEG_INLINE V thirds(V c, int part) {
+  if (part == 0) return __builtin_shufflevector(c, c, 0, 0, 0, 1, 1, 1, 2, 2);
+  if (part == 1) return __builtin_shufflevector(c, c, 2, 3, 3, 3, 4, 4, 4, 5);
+  return __builtin_shufflevector(c, c, 5, 5, 6, 6, 6, 7, 7, 7);
+}
+
+// What an operation reads, in[0] .. in[IN - 1], writes, and how, is in Op; elements have k scalars.
+template <class Op> struct Elementwise : Each {
+  Op op;
+  i64 k;
+
+  Elementwise(Index idx, i64 m, i64 k, const Op& op) : op(op), k(k) {
+    this->idx = idx;
+    this->m = m;
+    run = [](const Each* self, i64 b, i64 e) { ((const Elementwise*)self)->loop(b, e); };
+  }
+  template <class V> static SEG_INLINE d8 masked(V v, bool inside, l8 valid) { return inside ? v : (valid ? v : V{}); }
+  static SEG_INLINE d8 eight(const Op& op, i64 i, const d8* c) {
+    d8 x[Op::IN];
+    for (int q = 0; q < Op::IN; q++) x[q] = wide(load8(op.in[q] + i));
+    return Op::value(x, c);
+  }
+  void loop(i64 b, i64 e) const {
+    stretches(idx, b, e, [this](const i32* s, i64 origin, i64 b, i64 e) {
+      const Range range(origin, m);
+      if (k == 1) stretch<1>(range, s, b, e);
+      else if (k == 3) stretch<3>(range, s, b, e);
+      else stretch<0>(range, s, b, e);
+    });
+  }
+  template <int K> void stretch(const Range& range, const i32* s, i64 b, i64 e) const {
+    const Op op = this->op;                   // in registers: a store might change what is read through `this`
+    i64 i = b;
+    if constexpr (K) {
+      for (; i + 8 <= e; i += 8) {
+        const Eight g(range, load8(s + (i - b)), s[i - b]);
+        d8 c[Op::C];
+        op.coefficients(g, c);
+        if constexpr (K == 1) {
+          store8(op.out + i, masked(eight(op, i, c), g.inside, g.valid));
+        } else {
+          for (int part = 0; part < 3; part++) {
+            const i64 at = 3 * i + 8 * part;
+            d8 t[Op::C];
+            for (int q = 0; q < Op::C; q++) t[q] = thirds(c[q], part);
+            store8(op.out + at, masked(eight(op, at, t), g.inside, thirds(g.valid, part)));
+          }
+        }
+      }
+    }
+    for (; i < e; i += 8) {
+      const i64 count = min(8, e - i);
+      const Eight g(range, load_segments(s + (i - b), count), s[i - b]);
+      d8 c[Op::C];
+      op.coefficients(g, c);
+      rows(i, count, g, c);
+    }
+  }
+  // Any width, element by element.
+  SEG_NOINLINE void rows(i64 i, i64 count, const Eight& g, const d8* c) const {
+    for (i64 e = 0; e < count; e++) {
+      auto* out = op.out + (i + e) * k;
+      if (!g.inside && !g.valid[e]) { __builtin_memset(out, 0, (u64)k * sizeof(*out)); continue; }
+      d8 t[Op::C];
+      for (int q = 0; q < Op::C; q++) t[q] = d8{} + c[q][e];
+      i64 j = 0;
+      for (; j + 8 <= k; j += 8) store8(out + j, eight(op, (i + e) * k + j, t));
+      if (j == k) continue;
+      d8 x[Op::IN];
+      for (int q = 0; q < Op::IN; q++) x[q] = load_first(op.in[q] + (i + e) * k + j, k - j);
+      store8(out + j, Op::value(x, t), k - j);
+    }
+  }
+};
+
+template <class T> struct Scale {             // x * s
+  static constexpr int IN = 1, C = 1;
+  const T* in[1];
+  const T* s;
+  T* out;
+  SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick(s); }
+  static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0]; }
+};
+template <class T> struct ScaleTwice {        // x * (s * t)
+  static constexpr int IN = 1, C = 1;
+  const T* in[1];
+  const T *s, *t;
+  T* out;
+  SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick(s) * g.pick(t); }
+  static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0]; }
+};
+template <class T> struct ScaleAdd {          // x * s + y * t
+  static constexpr int IN = 2, C = 2;
+  const T* in[2];
+  const T *s, *t;
+  T* out;
+  SEG_INLINE void coefficients(const Eight& g, d8* c) const {
+    c[0] = g.pick(s);
+    c[1] = g.pick(t);
+  }
+  static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0] + x[1] * c[1]; }
+};
+// g inv (v - (inner inv) (count inv x)): products in the order that neither overflows nor underflows.
+template <class T> struct NormSecond {
+  static constexpr int IN = 2, C = 3;
+  const T* in[2];                             // v, x
+  const T *g, *inv;
+  const double* inner;
+  const i32* counts;
+  T* out;
+  SEG_INLINE void coefficients(const Eight& e, d8* c) const {
+    const d8 i = e.pick(inv);
+    c[0] = e.pick(g) * i;
+    c[1] = e.pick(inner) * i;
+    c[2] = e.pick(counts) * i;
+  }
+  static SEG_INLINE d8 value(const d8* x, const d8* c) { return c[0] * (x[0] - c[1] * (c[2] * x[1])); }
+};
+}}  // namespace seg

@@ -1,0 +1,90 @@
+// Per-element products with a matrix of the segment, (k, j) row-major.
+//
+// Lanes are the components of the result; the contraction is added in ascending order in float64 from 0.0, rounded
+// once. 3 x 3 matrices stay in three registers of four lanes while the segment does not change.
+#pragma once
+#include "reduce.h"
+
+namespace seg { namespace {
+#pragma clang fp contract(off)
+
+// out[i] = sum over p < P of mat[p][s]^T v[p][i]; transposed: of mat[p][s] v[p][i].
+template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
+  const T *v[P], *mat[P];
+  T* out;
+  i64 k, j;
+
+  Matvec(Index idx, T* out, i64 m, i64 k, i64 j) : out(out), k(k), j(j) {
+    this->idx = idx;
+    this->m = m;
+    run = [](const Each* self, i64 b, i64 e) {
+      const Matvec& c = *(const Matvec*)self;
+      stretches(c.idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
+        if (c.k == 3 && c.j == 3) c.three(s, origin, b, e);
+        else c.any(s, origin, b, e);
+      });
+    };
+  }
+  // What multiplies component 0, 1, 2 of the vector; the fourth lane is arbitrary.
+  static SEG_INLINE void columns3(const T* a, d4* c) {
+    const d4 x = wide(load4(a)), y = wide(load4(a + 3)), w = wide(load4(a + 5));   // nothing past the matrix
+    const d4 z = __builtin_shufflevector(w, w, 1, 2, 3, 3);
+    if constexpr (TRANSPOSED) {
+      const d4 a01 = __builtin_shufflevector(x, y, 0, 4, 1, 5), a2 = __builtin_shufflevector(x, y, 2, 6, 2, 6);
+      c[0] = __builtin_shufflevector(a01, z, 0, 1, 4, 4);
+      c[1] = __builtin_shufflevector(a01, z, 2, 3, 5, 5);
+      c[2] = __builtin_shufflevector(a2, z, 0, 1, 6, 6);
+    } else {
+      c[0] = x;
+      c[1] = y;
+      c[2] = z;
+    }
+  }
+  void three(const i32* s, i64 origin, i64 b, i64 e) const {
+    d4 c[P][3] = {};
+    i64 held = -1;                            // the segment in c
+    for (i64 i = b; i < e; i++) {
+      const i64 at = (i64)((u64)origin + (u64)(i64)s[i - b]);
+      d4 r = {};
+      if ((u64)at < (u64)m) {
+        if (at != held) {
+          for (int p = 0; p < P; p++) columns3(mat[p] + 9 * at, c[p]);
+          held = at;
+        }
+        for (int p = 0; p < P; p++) {
+          const T* x = v[p] + 3 * i;
+          d4 a = {};
+          for (int q = 0; q < 3; q++) a += c[p][q] * (double)x[q];
+          r = p ? r + a : a;
+        }
+      }
+      typedef T t4 __attribute__((vector_size(4 * sizeof(T))));
+      const t4 t = __builtin_convertvector(r, t4);
+      if (i + 1 < e) store(out + 3 * i, t);   // four lanes; the next element overwrites the fourth
+      else for (int q = 0; q < 3; q++) out[3 * i + q] = t[q];
+    }
+  }
+  void any(const i32* s, i64 origin, i64 b, i64 e) const {
+    const i64 lanes = TRANSPOSED ? k : j, terms = TRANSPOSED ? j : k;
+    for (i64 i = b; i < e; i++) {
+      const i64 at = (i64)((u64)origin + (u64)(i64)s[i - b]);
+      T* const to = out + i * lanes;
+      if ((u64)at >= (u64)m) { __builtin_memset(to, 0, (u64)lanes * sizeof(T)); continue; }
+      for (i64 l = 0; l < lanes; l += 8) {
+        d8 r = {};
+        for (int p = 0; p < P; p++) {
+          const T *a = mat[p] + at * k * j + l * (TRANSPOSED ? j : 1), *x = v[p] + i * terms;
+          d8 sum = {};
+          for (i64 q = 0; q < terms; q++) {
+            const T* const c = a + q * (TRANSPOSED ? 1 : j);
+            sum += (!TRANSPOSED && l + 8 <= lanes ? wide(load8(c)) : load_first(c, lanes - l, TRANSPOSED ? j : 1)) *
+                   (double)x[q];
+          }
+          r = p ? r + sum : sum;
+        }
+        store8(to + l, r, lanes - l);
+      }
+    }
+  }
+};
+}}  // namespace seg

@@ -1,0 +1,175 @@
+// The largest norm of a segment, and where it is.
+//
+// Squared norms are compared in float64 (added over k in ascending order). The first NaN wins, else the largest, the
+// first of equals. Maxima of supers are joined in order, so the verdict is that of one pass from left to right.
+// The derivatives live at the argmax alone: x / ||x|| there, 0 everywhere else and where the norm is 0.
+#pragma once
+#include "output.h"
+#include "reduce.h"
+
+namespace seg { namespace {
+#pragma clang fp contract(off)
+
+struct Largest { double square; i64 at; };
+SEG_INLINE bool beats(double a, double b) { return a > b || (a != a && b == b); }
+
+template <class T> SEG_INLINE double square_norm(const T* x, i64 k) {
+  double s = 0;
+  for (i64 q = 0; q < k; q++) s += (double)x[q] * (double)x[q];
+  return s;
+}
+// Squared norms of the n elements from i on; q has room for n rounded up to eight.
+template <class T> void square_norms(const T* x, i64 k, i64 i, i64 n, double* q) {
+  i64 e = 0;
+  if (k == 1) {
+    for (; e + 8 <= n; e += 8) {
+      const d8 v = wide(load8(x + i + e));
+      store(q + e, v * v);
+    }
+  } else if (k == 3) {
+    for (; e + 8 <= n; e += 8) {
+      const T* const p = x + 3 * (i + e);
+      d8 a = wide(load8(p)), b = wide(load8(p + 8)), c = wide(load8(p + 16));
+      a *= a;
+      b *= b;
+      c *= c;
+      const d8 s0 = __builtin_shufflevector(
+          __builtin_shufflevector(a, b, 0, 3, 6, 9, 12, 15, 0, 0), c, 0, 1, 2, 3, 4, 5, 10, 13);
+      const d8 s1 = __builtin_shufflevector(
+          __builtin_shufflevector(a, b, 1, 4, 7, 10, 13, 1, 1, 1), c, 0, 1, 2, 3, 4, 8, 11, 14);
+      const d8 s2 = __builtin_shufflevector(
+          __builtin_shufflevector(a, b, 2, 5, 8, 11, 14, 2, 2, 2), c, 0, 1, 2, 3, 4, 9, 12, 15);
+      store(q + e, (s0 + s1) + s2);
+    }
+  }
+  for (; e < n; e++) q[e] = square_norm(x + (i + e) * k, k);
+}
+
+template <class T> struct NormMax : Reduction {
+  const T* x;
+  i64 k;
+  T* out;
+  void* at;                                   // int32 or int64
+  bool narrow;
+  static const NormMax& of(const Reduction* r) { return *(const NormMax*)r; }
+
+  // The squares q of the elements from i on against the best so far; eight more may be read.
+  static SEG_INLINE void compare(Largest& best, const double* q, i64 i, i64 n) {
+    for (i64 e = 0; e < n; e += 8) {
+      const l8 exists = __builtin_convertvector(iota8(0) < (i32)(n - e), l8);
+      const d8 v = exists ? load<d8>(q + e) : d8{} - 1.0;
+      const u8 nan = bitmask8(v != v);
+      if (e + 8 <= n && !nan && !bitmask8(v > best.square)) continue;   // as a rule, in a long run
+      const double most = nan ? q[e + __builtin_ctz(nan)] : __builtin_reduce_max(v);
+      if (beats(most, best.square)) best = {most, i + e + __builtin_ctz(nan ? nan : bitmask8(v == most))};
+    }
+  }
+  Largest scan(i64 p, i64 n) const {
+    SEG_ALIGNED double q[256 + 8];
+    Largest best = {-1, p};
+    for (i64 i = p; i < p + n; i += 256) {
+      const i64 count = min(256, p + n - i);
+      square_norms(x, k, i, count, q);
+      compare(best, q, i, count);
+    }
+    return best;
+  }
+  void set(i64 s, double square, i64 i) const {
+    if ((u64)s >= (u64)m) return;
+    out[s] = (T)__builtin_elementwise_sqrt(square);
+    if (narrow) ((i32*)at)[s] = (i32)i;
+    else ((i64*)at)[s] = i;
+  }
+  void list_of(Runs& r, int count) const {    // squares of many runs at once, then run by run
+    SEG_ALIGNED double q[512 + 8];
+    i64 from = 0, to = 0;
+    for (int c = 0; c < count; c++) {
+      const i64 p = r.start[c], n = r.size[c];
+      Largest best = {-1, 0};
+      if (n > 256) {
+        best = scan(r.base + p, n);
+      } else {
+        if (p + n > to) {
+          from = p;
+          to = min(p + 512, r.start[count]);
+          square_norms(x, k, r.base + from, to - from, q);
+        }
+        compare(best, q + (p - from), r.base + p, n);
+      }
+      set((i64)((u64)r.origin + (u64)(i64)r.seg[c]), best.square, best.at);
+    }
+  }
+
+  NormMax(Index idx, const T* x, T* out, void* at, i64 n, i64 m, i64 k, bool narrow)
+      : x(x), k(k), out(out), at(at), narrow(narrow) {
+    this->idx = idx;
+    this->n = n;
+    this->m = m;
+    items = 1;
+    part_bytes = sizeof(Largest);
+    hooks[0] = hooks[1] = nullptr;
+    list = [](const Reduction* r, Runs& runs, int count, i64) { of(r).list_of(runs, count); };
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part) {
+      *(Largest*)part = of(r).scan(first, count);
+    };
+    join = [](const Reduction* r, const void* parts, i64 n, i64 s) {
+      const Largest* p = (const Largest*)parts;
+      Largest best = p[0];
+      for (i64 c = 1; c < super_count(n); c++)
+        if (beats(p[c].square, best.square)) best = p[c];
+      of(r).set(s, best.square, best.at);
+    };
+    zeros = [](const Reduction* r, i64 a, i64 b) {
+      const NormMax& c = of(r);
+      __builtin_memset(c.out + a, 0, (u64)(b - a) * sizeof(T));
+      const u64 size = c.narrow ? 4 : 8;
+      __builtin_memset((char*)c.at + (u64)a * size, 255, (u64)(b - a) * size);   // -1
+    };
+  }
+};
+
+// f(s, i) for every segment whose argmax i is an element; (s, -1) for the others.
+template <class F> void at_maxima(const void* at, bool narrow, i64 n, i64 m, int threads, const F& f) {
+  const Index index = {at, !narrow};
+  parallel(m < 4096 ? 1 : threads, [&](int rank) {
+    const int shares = m < 4096 ? 1 : threads;
+    for (i64 s = share(m, shares, rank); s < share(m, shares, rank + 1); s++) {
+      const i64 i = index[s];
+      f(s, (u64)i < (u64)n ? i : -1);
+    }
+  });
+}
+template <class T> void fill_zero(T* p, i64 count, int threads) {
+  parallel(threads, [&](int rank) {
+    const i64 b = share(count, threads, rank);
+    __builtin_memset(p + b, 0, (u64)(share(count, threads, rank + 1) - b) * sizeof(T));
+  });
+}
+template <class T>
+void norm_max_first(const T* g, const T* x, const void* at, bool narrow, T* gx, i64 n, i64 m, i64 k, int threads) {
+  fill_zero(gx, n * k, threads);
+  at_maxima(at, narrow, n, m, threads, [&](i64 s, i64 i) {
+    if (i < 0) return;
+    const T* const p = x + i * k;
+    const double norm = __builtin_elementwise_sqrt(square_norm(p, k));
+    for (i64 q = 0; q < k; q++) gx[i * k + q] = (T)(norm == 0 ? 0.0 : (double)g[s] * ((double)p[q] / norm));
+  });
+}
+template <class T>
+void norm_max_second(const T* v, const T* g, const T* x, const void* at, bool narrow, T* gg, T* gx, i64 n, i64 m,
+                            i64 k, int threads) {
+  fill_zero(gx, n * k, threads);
+  at_maxima(at, narrow, n, m, threads, [&](i64 s, i64 i) {
+    gg[s] = T(0);
+    if (i < 0) return;
+    const T *const p = x + i * k, *const c = v + i * k;
+    const double norm = __builtin_elementwise_sqrt(square_norm(p, k));
+    if (norm == 0) return;
+    double inner = 0;                         // <x / ||x||, v>
+    for (i64 q = 0; q < k; q++) inner += (double)p[q] / norm * (double)c[q];
+    gg[s] = (T)inner;
+    for (i64 q = 0; q < k; q++)
+      gx[i * k + q] = (T)((double)g[s] / norm * ((double)c[q] - (double)p[q] / norm * inner));
+  });
+}
+}}  // namespace seg

@@ -1,0 +1,136 @@
+// Where the sums of segments go, and what is made of them on the way.
+//
+// The finish is chosen at run time, on the float64 accumulator of a segment and the number of its elements, so mean
+// and rms_norm cost no further instances of the code that adds, and round once. An element whose segment is outside
+// [0, m) ends here: its sum is dropped.
+#pragma once
+#include "vector.h"
+
+namespace seg { namespace {
+#pragma clang fp contract(off)
+
+enum Finish { SUM, MEAN, RMS };
+
+template <class T> struct Out {
+  i64 m, width;        // value and raw are (m, width), the others (m,)
+  T* value;            // the finished value
+  Finish finish;
+  i64 items;           // items an element: the rule counts items, a mean counts elements
+  T *raw, *inv;        // all that follow may be null: the sum; 1 / (value * count), 0 where value = 0
+  double* wide;        // the accumulator as it is
+  i32* counts;
+  bool plain() const { return finish == SUM && !raw && !inv && !wide && !counts; }
+};
+template <class T> SEG_INLINE Out<T> sums(T* out, i64 m, i64 width) {
+  return {m, width, out, SUM, 1, nullptr, nullptr, nullptr, nullptr};
+}
+
+template <class T> SEG_INLINE void clear(T* p, i64 a, i64 b, i64 width) {
+  if (p) __builtin_memset(p + a * width, 0, (u64)((b - a) * width) * sizeof(T));
+}
+template <class T> SEG_INLINE void zeros(const Out<T>& o, i64 a, i64 b) {   // empty segments a .. b - 1
+  clear(o.value, a, b, o.width);
+  clear(o.raw, a, b, o.width);
+  clear(o.inv, a, b, 1);
+  clear(o.wide, a, b, 1);
+  clear(o.counts, a, b, 1);
+}
+
+SEG_INLINE d8 finished(Finish f, d8 sum, d8 count) {
+  if (f == SUM) return sum;
+  const d8 mean = sum / count;
+  return f == MEAN ? mean : __builtin_elementwise_sqrt(mean);
+}
+SEG_INLINE d8 inverse(d8 value, d8 count) { return value == 0.0 ? d8{} : 1.0 / (value * count); }
+
+template <class T>
+SEG_NOINLINE void put_finished(const Out<T>& o, i64 s, i64 c, i64 w, const d8* sum, i64 n) {
+  const i64 elements = n / o.items;
+  const d8 count = d8{} + (double)elements, value = finished(o.finish, *sum, count);
+  if (o.value) store8(o.value + s * o.width + c, value, w);
+  if (o.raw) store8(o.raw + s * o.width + c, *sum, w);
+  if (o.inv) o.inv[s] = (T)inverse(value, count)[0];
+  if (o.wide) o.wide[s] = (*sum)[0];
+  if (o.counts) o.counts[s] = (i32)elements;
+}
+// Columns c .. c + w - 1 of segment s, which has n items.
+template <class T> SEG_INLINE void put(const Out<T>& o, i64 s, i64 c, i64 w, d8 sum, i64 n) {
+  if ((u64)s >= (u64)o.m) return;
+  if (o.plain()) store8(o.value + s * o.width + c, sum, w);
+  else put_finished(o, s, c, w, &sum, n);
+}
+// W columns of segment s, in the first lanes of a vector of four.
+template <int W, class T> SEG_INLINE void put_plain(T* value, i64 m, i64 s, d4 sum) {
+  if ((u64)s >= (u64)m) return;
+  SEG_ALIGNED T r[W];
+  for (int w = 0; w < W; w++) r[w] = (T)sum[w];
+  __builtin_memcpy(value + s * W, r, sizeof(r));
+}
+template <int W, class T> SEG_INLINE void put(const Out<T>& o, i64 s, d4 sum, i64 n) {
+  if (o.plain()) { put_plain<W>(o.value, o.m, s, sum); return; }
+  if ((u64)s >= (u64)o.m) return;
+  const d8 all = __builtin_shufflevector(sum, sum, 0, 1, 2, 3, 0, 1, 2, 3);
+  put_finished(o, s, 0, W, &all, n);
+}
+
+#ifdef __AVX512F__
+// Sixteen neighbouring segments: the next value of v where bits has a one, else zero.
+SEG_INLINE void expand(float* out, d8 sums, u32 bits) {
+  const f8 v = __builtin_convertvector(sums, f8);
+  const f16 w = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+  store(out, (f16)__builtin_ia32_expandsf512_mask(w, f16{}, (u16)bits));
+}
+SEG_INLINE void expand(i32* out, d8 counts, u32 bits) {
+  const i8 v = __builtin_convertvector(counts, i8);
+  const i16 w = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7);
+  store(out, (i16)__builtin_ia32_expandsi512_mask(w, i16{}, (u16)bits));
+}
+SEG_INLINE void expand(double* out, d8 v, u32 bits) {
+  const l8 k = l8{0, 1, 2, 3, 4, 5, 6, 7} + (i64)__builtin_popcount(bits & 255);
+  const d8 w = (d8)__builtin_ia32_permvardf512(v, k);
+  store(out, (d8)__builtin_ia32_expanddf512_mask(v, d8{}, (u8)bits));
+  store(out + 8, (d8)__builtin_ia32_expanddf512_mask(w, d8{}, (u8)(bits >> 8)));
+}
+#endif
+// Stores the sums of `count` runs of segments origin + seg[r]. Segments below `mine` may be overwritten with zero if
+// they have no run among these (later runs of this thread set them); mine = 0 forbids it.
+template <class T>
+SEG_INLINE void scatter8(T* out, i64 m, i64 mine, i64 origin, const i32* seg, d8 v, int count) {
+  const i64 first = (i64)((u64)origin + (u64)(i64)seg[0]), span = (i64)seg[7] - seg[0];
+  if (count == 8 && first >= 0 && span == 7 && first < m - 7) { store8(out + first, v); return; }
+#ifdef __AVX512F__
+  if (count == 8 && (u64)span < 16 && first >= 0 && first <= mine - 16) {
+    const i8 s = load8(seg) - seg[0];
+    expand(out + first, v, (u32)__builtin_reduce_or((i8{} + 1) << (s & 15)));
+    return;
+  }
+#endif
+  SEG_ALIGNED T r8[8];
+  store8(r8, v);
+  for (int r = 0; r < count; r++) {
+    const i64 s = (i64)((u64)origin + (u64)(i64)seg[r]);
+    if ((u64)s < (u64)m) out[s] = r8[r];
+  }
+}
+template <class T>
+SEG_NOINLINE void scatter8_apart(T* out, i64 m, i64 mine, i64 origin, const i32* seg, const d8* v, int count) {
+  if (out) scatter8(out, m, mine, origin, seg, *v, count);
+}
+// Apart from the hot loops: with the plain sum in them alone, the whole table compiles in half the time.
+template <class T>
+SEG_NOINLINE void finish8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, const d8* sums,
+                          int count) {
+  const d8 elements = wide(load8(size)) / (double)o.items, value = finished(o.finish, *sums, elements);
+  const d8 inv = inverse(value, elements);
+  scatter8_apart(o.value, o.m, mine, origin, seg, &value, count);
+  scatter8_apart(o.raw, o.m, mine, origin, seg, sums, count);
+  scatter8_apart(o.inv, o.m, mine, origin, seg, &inv, count);
+  scatter8_apart(o.wide, o.m, mine, origin, seg, sums, count);
+  scatter8_apart(o.counts, o.m, mine, origin, seg, &elements, count);
+}
+template <class T>
+SEG_INLINE void put8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, d8 sums, int count) {
+  if (o.plain()) scatter8(o.value, o.m, mine, origin, seg, sums, count);
+  else finish8(o, mine, origin, seg, size, &sums, count);
+}
+}}  // namespace seg

@@ -1,0 +1,143 @@
+// THE RULE: what fixes the bits of a segment. They are a function of its own items and width only.
+//
+// An item is W scalars (W = 1, or 3 for a sum over (N, 3)); a dot over (N, K) is a W = 1 reduction over the
+// K * length scalars of the segment, read flat. Any other width follows the W = 3 rule column by column
+// (columns.h). Counting items from the segment's first one, in float64 throughout:
+//   row    8 items = 8 W lanes;            block      8 rows, missing lanes are zero
+//   block  its rows are added lane by lane as a tree ((0+1)+(2+3))+((4+5)+(6+7))
+//   super  S(n) items; its blocks are added lane by lane, in order; for float64 data by
+//          TwoSum, errors in a second accumulator; then the lanes are added as a tree
+//          (W = 1: neighbours first; W = 3: item e with e+4, then e+2, then e+1)
+//   S(n) = 4096 items while n <= 64 * 4096, else the power of two >= n / 64
+//   the supers of a segment (at most 64) are added in order, by TwoSum; then high + low + 0.0.
+// Error for float64, u = eps / 2: 3u in a block, 3u in the lane tree, 1u at the end, the rest is compensated
+// (second order in u): 7u = 3.5 eps of sum |x|, for every length. Adding a zero lane changes nothing but the sign
+// of zero, and the final + 0.0 settles that; so short segments may skip rows that are all missing and are free to
+// use any code that adds the same tree.
+#pragma once
+#include "terms.h"
+
+namespace seg { namespace {
+#pragma clang fp contract(off)
+
+constexpr int BLOCK = 64;        // items in a block
+constexpr int MAXSUPER = 64;     // supers of one segment
+constexpr i64 SUPER = 4096;
+
+SEG_INLINE i64 super_size(i64 n) {
+  i64 s = SUPER;
+  while (s * MAXSUPER < n) s *= 2;
+  return s;
+}
+SEG_INLINE i64 super_count(i64 n) { return n <= SUPER ? 1 : (n + super_size(n) - 1) / super_size(n); }
+
+template <class T> struct Compensated { static constexpr bool yes = false; };
+template <> struct Compensated<double> { static constexpr bool yes = true; };
+
+// The block's tree over v[LO], v[LO + 1], ..., of which only the first R rows exist.
+template <int LO, int N, int R> SEG_INLINE d8 tree(const d8* v) {
+  if constexpr (N == 1) return v[LO];
+  else if constexpr (LO + N / 2 >= R) return tree<LO, N / 2, R>(v);
+  else return tree<LO, N / 2, R>(v) + tree<LO + N / 2, N / 2, R>(v);
+}
+// The first R rows of a block at flat position p; of its scalars the first n exist.
+template <int W, int R, class Term> SEG_INLINE void rows(const Term& t, i64 p, i8 n, d8* h) {
+  for (int w = 0; w < W; w++) {
+    d8 v[R];
+#pragma clang loop unroll(full)
+    for (int r = 0; r < R; r++) v[r] = t.at(p + 8 * (r * W + w), 8 * (r * W + w), n);
+    h[w] = tree<0, 8, R>(v);
+  }
+}
+template <int W, class Term> SEG_INLINE void full(const Term& t, i64 p, d8* h) {
+  for (int w = 0; w < W; w++) {
+    d8 v[8];
+#pragma clang loop unroll(full)
+    for (int r = 0; r < 8; r++) v[r] = t.at(p + 8 * (r * W + w));
+    h[w] = tree<0, 8, 8>(v);
+  }
+}
+
+template <class V> SEG_INLINE void two_sum(V& hi, V& lo, V v) {
+  const V s = hi + v, b = s - hi;
+  lo += (hi - (s - b)) + (v - b);
+  hi = s;
+}
+template <class T> SEG_INLINE void accumulate(d8& hi, d8& lo, d8 v) {
+  if constexpr (Compensated<T>::yes) two_sum(hi, lo, v);
+  else hi += v;
+}
+
+// Lanes of a row to W sums, in lanes 0 .. W-1 of the result; for W = 3, from the sums over e and e + 4.
+SEG_INLINE d4 lanes3(d8 s0, d4 s1) {
+  const d8 s1w = __builtin_shufflevector(s1, s1, 0, 1, 2, 3, 0, 1, 2, 3);
+  const d8 z = s0 + __builtin_shufflevector(s0, s1w, 6, 7, 8, 9, 10, 11, 6, 7);
+  return __builtin_shufflevector(z, z, 0, 1, 2, 3) + __builtin_shufflevector(z, z, 3, 4, 5, 6);
+}
+template <int W> SEG_INLINE d4 lanes(const d8* h) {
+  if constexpr (W == 1) {
+    const d8 a = h[0] + __builtin_shufflevector(h[0], h[0], 1, 0, 3, 2, 5, 4, 7, 6);
+    const d4 l = __builtin_shufflevector(a, a, 0, 2, 4, 6);
+    const d4 b = l + __builtin_shufflevector(l, l, 1, 0, 3, 2);
+    return b + __builtin_shufflevector(b, b, 2, 3, 0, 1);
+  } else {
+    return lanes3(h[0] + __builtin_shufflevector(h[1], h[2], 4, 5, 6, 7, 8, 9, 10, 11),
+                  __builtin_shufflevector(h[1], h[1], 0, 1, 2, 3) + __builtin_shufflevector(h[2], h[2], 4, 5, 6, 7));
+  }
+}
+
+// A sum and the error that TwoSum has kept of it. V is d4 here (W sums of one segment), d8 in columns.h.
+template <class V> struct Pair { V hi, lo; };
+template <class V> SEG_INLINE void add(Pair<V>& a, const Pair<V>& b) {
+  two_sum(a.hi, a.lo, b.hi);
+  a.lo += b.lo;
+}
+// After an overflow or an infinity the error term is NaN; then the sum is what the plain sum says.
+template <class V> SEG_INLINE V total(V hi, V lo) { return (hi + (lo == lo ? lo : V{})) + 0.0; }
+template <class V> SEG_INLINE V total(const Pair<V>* parts, i64 count) {
+  Pair<V> a = parts[0];
+  for (i64 k = 1; k < count; k++) add(a, parts[k]);
+  return total(a.hi, a.lo);
+}
+
+// n items, at most one super, from flat position p; `flat` scalars may be read.
+template <int W, class Term> SEG_NOINLINE Pair<d4> super(const Term& t, i64 p, i64 n, i64 flat) {
+  typedef typename Term::scalar T;
+#ifdef SEG_BREAK_RULE                         // for a test: the first block ends where one of the data does
+  if (const i64 first = BLOCK - p / W % BLOCK; n > first && first < BLOCK) {
+    Pair<d4> a = super<W>(t, p, first, flat);
+    add(a, super<W>(t, p + first * W, n - first, flat));
+    return a;
+  }
+#endif
+  d8 hi[W], lo[W], v[W];
+  const i64 head = n / BLOCK * BLOCK;
+  const i32 left = (i32)(n - head);
+  for (int w = 0; w < W; w++) lo[w] = d8{};
+  if (head) full<W>(t, p, hi);
+  for (i64 k = BLOCK; k < head; k += BLOCK) {
+    full<W>(t, p + k * W, v);
+    for (int w = 0; w < W; w++) accumulate<T>(hi[w], lo[w], v[w]);
+  }
+  if (left) {
+    const i64 q = p + head * W;
+    if (q + BLOCK * W <= flat) {
+      rows<W, 8>(t, q, i8{} + left * W, v);
+    } else {                                  // the end of the data: no whole vectors there
+      SEG_ALIGNED double buf[BLOCK * W];
+      for (int i = 0; i < BLOCK * W; i++) buf[i] = i < left * W ? t.one(q + i) : 0.0;
+      full<W>(Sum<double>{buf}, 0, v);
+    }
+    for (int w = 0; w < W; w++)
+      if (head) accumulate<T>(hi[w], lo[w], v[w]); else hi[w] = v[w];
+  }
+  return {lanes<W>(hi), lanes<W>(lo)};
+}
+// A whole segment.
+template <int W, class Term> SEG_NOINLINE d4 segment(const Term& t, i64 p, i64 n, i64 flat) {
+  const i64 s = super_size(n);
+  Pair<d4> a = super<W>(t, p, min(n, s), flat);
+  for (i64 k = s; k < n; k += s) add(a, super<W>(t, p + k * W, min(n - k, s), flat));
+  return total(a.hi, a.lo);
+}
+}}  // namespace seg

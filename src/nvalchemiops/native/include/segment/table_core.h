@@ -1,0 +1,107 @@
+// What the core module exports: reductions, broadcasts and first derivatives.
+#pragma once
+#include "broadcast.h"
+#include "call.h"
+#include "columns.h"
+#include "count.h"
+#include "tiers.h"
+
+namespace seg { namespace {
+
+i64 check(const void* idx, i64 n, i64 m, i64 mode) { return Call(idx, n, m, mode | 2).offence; }
+
+i64 count(const void* idx, i32* counts, i64 n, i64 m, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const auto set = [=](i64 s, i64 elements) { counts[s] = (i32)elements; };
+  const auto none = [=](i64 a, i64 b) { clear(counts, a, b, 1); };
+  reduce(Lengths(call.idx, n, m, set, none), call.threads);
+  return -1;
+}
+// x (n, k) to segments, whatever the output makes of the sums.
+template <class T> void pool_rows(const Call& call, const T* x, const Out<T>& out, i64 n, i64 k) {
+  if (k == 1) reduce(Flat<1, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
+  else if (k == 3) reduce(Flat<3, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
+  else reduce(Columns<ColumnSum<T>, T>(call.idx, n, {x, k}, out), call.threads);
+}
+template <class T> i64 sum(const T* x, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  pool_rows(call, x, sums(out, m, k), n, k);
+  return -1;
+}
+template <class T>
+i64 mean(const T* x, const void* idx, T* out, T* raw, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  Out<T> to = sums(out, m, k);
+  to.finish = MEAN;
+  to.raw = raw;
+  to.counts = counts;
+  if (k == 0 && counts) return count(idx, counts, n, m, mode);   // nothing to add, elements to count all the same
+  pool_rows(call, x, to, n, k);
+  return -1;
+}
+template <class T> i64 broadcast(const T* y, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  each(Broadcast<T>(y, call.idx, out, m, k), n, call.threads);
+  return -1;
+}
+template <class T>
+i64 spread(const T* y, const void* idx, T* out, T* scratch, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const auto divide = [=](i64 s, i64 elements) {
+    for (i64 c = s * k; c < (s + 1) * k; c++) scratch[c] = (T)((double)y[c] / (double)elements);
+  };
+  const auto none = [=](i64 a, i64 b) { clear(scratch, a, b, k); };
+  reduce(Lengths(call.idx, n, m, divide, none), call.threads);
+  each(Broadcast<T>(scratch, call.idx, out, m, k), n, call.threads);
+  return -1;
+}
+template <class T> i64 mul(const T* x, const T* s, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  each(Elementwise<Scale<T>>(call.idx, m, k, {{x}, s, out}), n, call.threads);
+  return -1;
+}
+template <class T> i64 dot(const T* x, const T* y, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, y}, sums(out, m, 1)), call.threads);
+  return -1;
+}
+template <class T>
+i64 mul_backward(const T* g, const T* x, const T* s, const void* idx, T* gx, T* gs, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const Elementwise<Scale<T>> scale(call.idx, m, k, {{g}, s, gx});
+  if (!gs) { if (gx) each(scale, n, call.threads); return -1; }
+  Flat<1, Products<T, 1>, T> r(call.idx, n, k, {g, x}, sums(gs, m, 1));
+  if (gx) r.hooks[0] = &scale;
+  reduce(r, call.threads);
+  return -1;
+}
+template <class T>
+i64 rms_norm(const T* x, const void* idx, T* out, T* inv, T* raw, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  Out<T> to = sums(out, m, 1);
+  to.finish = RMS;
+  to.inv = inv;
+  to.raw = raw;
+  to.counts = counts;
+  if (k == 0) zeros(to, 0, m);
+  if (k == 0 && counts) return count(idx, counts, n, m, mode);
+  reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, x}, to), call.threads);
+  return -1;
+}
+template <class T>
+i64 rms_norm_backward(const T* g, const T* x, const T* inv, const void* idx, T* gx, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  each(Elementwise<ScaleTwice<T>>(call.idx, m, k, {{x}, g, inv, gx}), n, call.threads);
+  return -1;
+}
+}}  // namespace seg

@@ -1,0 +1,169 @@
+// What the second module exports: matrices, maxima, and the rest of the second derivatives.
+#pragma once
+#include "call.h"
+#include "columns.h"
+#include "each.h"
+#include "matvec.h"
+#include "norm_max.h"
+#include "tiers.h"
+
+namespace seg { namespace {
+
+// A reduction with the per-element outputs that are wanted beside it; or, if it is not wanted, those alone.
+template <class R> void fused(R* r, const Each* first, const Each* second, i64 n, int threads) {
+  if (r) {
+    r->hooks[0] = first;
+    r->hooks[1] = second;
+    reduce(*r, threads);
+    return;
+  }
+  if (first) each(*first, n, threads);
+  if (second) each(*second, n, threads);
+}
+
+template <class T>
+i64 dot_add(const T* x, const T* y, const T* u, const T* w, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  reduce(Flat<1, Products<T, 2>, T>(call.idx, n, k, {{x, y}, {u, w}}, sums(out, m, 1)), call.threads);
+  return -1;
+}
+template <class T>
+i64 mul_add(const T* x, const T* s, const T* y, const T* t, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  each(Elementwise<ScaleAdd<T>>(call.idx, m, k, {{x, y}, s, t, out}), n, call.threads);
+  return -1;
+}
+template <class T>
+i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const T* inv, const void* idx, T* gg, T* gx,
+                                    double* inner, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  Out<T> to = sums<T>(nullptr, m, 1);
+  to.wide = inner;
+  to.counts = counts;
+  reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {v, x}, to), call.threads);
+  each(Elementwise<NormSecond<T>>(call.idx, m, k, {{v, x}, g, inv, inner, counts, gx}), n, call.threads);
+  for (i64 s = 0; s < m; s++) gg[s] = (T)(inner[s] * (double)inv[s]);
+  return -1;
+}
+template <class T>
+i64 max_norm(const T* x, const void* idx, T* out, void* at, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  reduce(NormMax<T>(call.idx, x, out, at, n, m, k, call.narrow_at), call.threads);
+  return -1;
+}
+template <class T>
+i64 max_norm_backward(const T* g, const T* x, const void* at, T* gx, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(nullptr, n, m, mode & ~2);
+  norm_max_first(g, x, at, call.narrow_at, gx, n, m, k, call.threads);
+  return -1;
+}
+template <class T>
+i64 max_norm_double_backward(const T* v, const T* g, const T* x, const void* at, T* gg, T* gx, i64 n, i64 m, i64 k,
+                                    i64 mode) {
+  const Call call(nullptr, n, m, mode & ~2);
+  norm_max_second(v, g, x, at, call.narrow_at, gg, gx, n, m, k, call.threads);
+  return -1;
+}
+
+template <class T, bool TRANSPOSED>
+Matvec<T, TRANSPOSED, 1> product(const Call& call, const T* v, const T* mat, T* out, i64 m, i64 k, i64 j) {
+  Matvec<T, TRANSPOSED, 1> r(call.idx, out, m, k, j);
+  r.v[0] = v;
+  r.mat[0] = mat;
+  return r;
+}
+template <class T>
+Matvec<T, false, 2> product_add(const Call& call, const T* v, const T* a, const T* w, const T* b, T* out, i64 m,
+                                       i64 k, i64 j) {
+  Matvec<T, false, 2> r(call.idx, out, m, k, j);
+  r.v[0] = v;
+  r.mat[0] = a;
+  r.v[1] = w;
+  r.mat[1] = b;
+  return r;
+}
+template <class T>
+i64 matvec(const T* v, const T* mat, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  each(product<T, false>(call, v, mat, out, m, k, j), n, call.threads);
+  return -1;
+}
+template <class T>
+i64 matvec_t(const T* g, const T* mat, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  each(product<T, true>(call, g, mat, out, m, k, j), n, call.threads);
+  return -1;
+}
+template <class T>
+i64 matvec_add(const T* v, const T* a, const T* w, const T* b, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j,
+                      i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  each(product_add(call, v, a, w, b, out, m, k, j), n, call.threads);
+  return -1;
+}
+template <class T>
+i64 outer(const T* u, const T* w, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  reduce(Columns<Outer<T>, T>(call.idx, n, {u, w, k, j}, sums(out, m, k * j)), call.threads);
+  return -1;
+}
+
+template <class T>
+i64 dot_backward(const T* g, const T* x, const T* y, const void* idx, T* gx, T* gy, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  if (gx) each(Elementwise<Scale<T>>(call.idx, m, k, {{y}, g, gx}), n, call.threads);
+  if (gy) each(Elementwise<Scale<T>>(call.idx, m, k, {{x}, g, gy}), n, call.threads);
+  return -1;
+}
+template <class T>
+i64 matvec_backward(const T* g, const T* v, const T* mat, const void* idx, T* gv, T* gm, i64 n, i64 m, i64 k, i64 j,
+                           i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const auto first = product<T, true>(call, g, mat, gv, m, k, j);
+  Columns<Outer<T>, T> r(call.idx, n, {v, g, k, j}, sums(gm, m, k * j));
+  fused(gm ? &r : nullptr, gv ? &first : nullptr, nullptr, n, call.threads);
+  return -1;
+}
+template <class T>
+i64 mul_double_backward(const T* a, const T* b, const T* g, const T* x, const T* s, const void* idx, T* gg, T* gx,
+                               T* gs, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const Elementwise<ScaleAdd<T>> first(call.idx, m, k, {{a, x}, s, b, gg});
+  const Elementwise<Scale<T>> second(call.idx, m, k, {{g}, b, gx});
+  Flat<1, Products<T, 1>, T> r(call.idx, n, k, {g, a}, sums(gs, m, 1));
+  fused(gs ? &r : nullptr, gg ? &first : nullptr, gx ? &second : nullptr, n, call.threads);
+  return -1;
+}
+template <class T>
+i64 dot_double_backward(const T* a, const T* b, const T* g, const T* x, const T* y, const void* idx, T* gg, T* gx,
+                               T* gy, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const Elementwise<Scale<T>> first(call.idx, m, k, {{b}, g, gx}), second(call.idx, m, k, {{a}, g, gy});
+  Flat<1, Products<T, 2>, T> r(call.idx, n, k, {{a, y}, {x, b}}, sums(gg, m, 1));
+  fused(gg ? &r : nullptr, gx ? &first : nullptr, gy ? &second : nullptr, n, call.threads);
+  return -1;
+}
+template <class T>
+i64 matvec_double_backward(const T* a, const T* b, const T* g, const T* v, const T* mat, const void* idx, T* gg,
+                                  T* gv, T* gm, i64 n, i64 m, i64 k, i64 j, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const auto first = product_add(call, a, mat, v, b, gg, m, k, j);
+  const auto second = product<T, true>(call, g, b, gv, m, k, j);
+  Columns<Outer<T>, T> r(call.idx, n, {a, g, k, j}, sums(gm, m, k * j));
+  fused(gm ? &r : nullptr, gg ? &first : nullptr, gv ? &second : nullptr, n, call.threads);
+  return -1;
+}
+}}  // namespace seg

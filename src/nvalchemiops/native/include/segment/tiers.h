@@ -1,0 +1,177 @@
+// Reductions of W = 1 (read flat) and W = 3: lists of short runs, summed without a branch for each.
+//
+// What short runs cost is mispredicted branches, not arithmetic. So a whole list of some hundred runs is summed by
+// the same code: a tier, which reads the same number of rows for each and masks what a run does not have. The tier
+// that is cheapest for the list goes first; runs that are longer are packed together and the choice is made again. (A
+// run of a list can be as long as a chunk: only the first one is looked at before the list is made.)
+#pragma once
+#include "output.h"
+#include "reduce.h"
+
+namespace seg { namespace {
+#pragma clang fp contract(off)
+
+// The lane tree of the rule for eight rows of W = 1 at once: a transpose that adds as it goes.
+SEG_INLINE d8 fold8(const d8* h) {
+  d8 a[4], b[2];
+  for (int r = 0; r < 4; r++)
+    a[r] = __builtin_shufflevector(h[2 * r], h[2 * r + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
+           __builtin_shufflevector(h[2 * r], h[2 * r + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+  for (int r = 0; r < 2; r++)
+    b[r] = __builtin_shufflevector(a[2 * r], a[2 * r + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+           __builtin_shufflevector(a[2 * r], a[2 * r + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+  return __builtin_shufflevector(b[0], b[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(b[0], b[1], 4, 5, 6, 7, 12, 13, 14, 15);
+}
+SEG_INLINE d8 fold4(const d4* h) {            // rows whose last four lanes are missing
+  d4 a[4], b[2];
+  for (int r = 0; r < 4; r++)
+    a[r] = __builtin_shufflevector(h[2 * r], h[2 * r + 1], 0, 4, 2, 6) +
+           __builtin_shufflevector(h[2 * r], h[2 * r + 1], 1, 5, 3, 7);
+  for (int r = 0; r < 2; r++)
+    b[r] = __builtin_shufflevector(a[2 * r], a[2 * r + 1], 0, 1, 4, 5) +
+           __builtin_shufflevector(a[2 * r], a[2 * r + 1], 2, 3, 6, 7);
+  return __builtin_shufflevector(b[0], b[1], 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+// Tier c sums runs of at most CAPS[c] items without looking at how long each is. Longer runs get some value, too; a
+// later tier overwrites it.
+constexpr int TIERS = 6;
+constexpr int CAPS[TIERS] = {4, 8, 16, 32, 64, 128};
+
+// Puts run i of a list.
+template <int W, class T> SEG_INLINE void put_run(const Out<T>& out, const Runs& r, int i, d4 sum) {
+  put<W>(out, (i64)((u64)r.origin + (u64)(i64)r.seg[i]), sum, r.size[i]);
+}
+template <int W, int C, class Term, class T>
+SEG_NOINLINE void tier(const Term& t, const Runs& r, int k, const Out<T>& out, i64 mine, i64 flat) {
+  constexpr int R = C ? 1 << (C - 1) : 1;     // rows
+  // Runs near the end of the data, where a whole vector cannot be read, come last, one at a time.
+  const int all = k;
+  const bool plain = out.plain();             // in registers: a store might change what is read through `out`
+  T* const value = out.value;
+  const i64 m = out.m, origin = r.origin;
+  const auto save = [&](int i, d4 sum) {
+    const i64 s = (i64)((u64)origin + (u64)(i64)r.seg[i]);
+    if (plain) put_plain<W>(value, m, s, sum); else put<W>(out, s, sum, r.size[i]);
+  };
+  while (k > 0 && ((i64)r.start[k - 1] + CAPS[C]) * W + 8 * W > flat) k--;
+  if (k < all) k &= ~7;                       // a group is padded only where the padding is harmless
+  if constexpr (W == 1) {
+    for (int g = 0; g < k; g += 8) {
+      d8 c;
+      if constexpr (C == 0) {
+        d4 h[8];
+#pragma clang loop unroll(full)
+        for (int i = 0; i < 8; i++) h[i] = t.at4(r.start[g + i], i4{} + r.size[g + i]);
+        c = fold4(h) + 0.0;
+      } else if constexpr (R <= 8) {
+        d8 h[8];
+#pragma clang loop unroll(full)
+        for (int i = 0; i < 8; i++) rows<1, R>(t, r.start[g + i], i8{} + r.size[g + i], &h[i]);
+        c = fold8(h) + 0.0;
+      } else {
+        d8 h[8], l[8];
+        for (int i = 0; i < 8; i++) {
+          d8 v;
+          rows<1, 8>(t, r.start[g + i], i8{} + r.size[g + i], &h[i]);
+          rows<1, 8>(t, r.start[g + i] + BLOCK, i8{} + (r.size[g + i] - BLOCK), &v);
+          l[i] = d8{};
+          accumulate<T>(h[i], l[i], v);
+        }
+        c = Compensated<T>::yes ? total(fold8(h), fold8(l)) : fold8(h) + 0.0;
+      }
+      put8(out, mine, r.origin, r.seg + g, r.size + g, c, k - g < 8 ? k - g : 8);
+    }
+  } else if constexpr (C == 0) {
+    for (int i = 0; i < k; i++) {
+      const i64 p = (i64)r.start[i] * W;
+      const i8 n = i8{} + r.size[i] * W;
+      const d8 s0 = t.at(p, 0, n), s1 = t.at(p + 8, 8, n);
+      save(i, lanes3(s0, __builtin_shufflevector(s1, s1, 0, 1, 2, 3)) + 0.0);
+    }
+  } else if constexpr (R <= 8) {
+    for (int i = 0; i < k; i++) {
+      d8 h[W];
+      rows<W, R>(t, (i64)r.start[i] * W, i8{} + r.size[i] * W, h);
+      save(i, lanes<W>(h) + 0.0);
+    }
+  }
+  for (; k < all; k++)
+    if (r.size[k] <= CAPS[C]) save(k, segment<W>(t, (i64)r.start[k] * W, r.size[k], flat));
+}
+// All runs of a list: the tier that is cheapest for most of them, then the same for what is left.
+template <int W, class Term, class T>
+void short_runs(const Term& t, Runs& r, int k, const Out<T>& out, i64 mine, i64 flat) {
+  constexpr int tiers = W == 1 ? 6 : 5;
+  constexpr int cost[TIERS + 1] = {2, 4, 8, 16, 30, 44, 90};
+  for (;;) {
+    for (int i = 0; i < 16; i++) { r.start[k + i] = r.start[k - 1]; r.size[k + i] = 0; r.seg[k + i] = 0; }
+    i16 over[TIERS] = {};
+    for (int g = 0; g < k; g += 16) {
+      const i16 n = load<i16>(r.size + g);
+      for (int c = 0; c < tiers; c++) over[c] -= (n > CAPS[c]);
+    }
+    int best = tiers, left = 0, longer = 0, rest = 0, price = 1 << 30;
+    for (int c = tiers; c >= 0; c--) {        // rest: what those longer than CAPS[c] will cost
+      const int o = c == tiers ? 0 : __builtin_reduce_add(over[c]);
+      rest += (o - longer) * (cost[c + 1 < tiers ? c + 1 : TIERS] + 6);
+      longer = o;
+      const int now = k * cost[c == tiers ? TIERS : c] + rest;
+      if (now < price && o < k) { best = c; price = now; left = o; }
+    }
+    switch (best) {
+      case 0: tier<W, 0>(t, r, k, out, mine, flat); break;
+      case 1: tier<W, 1>(t, r, k, out, mine, flat); break;
+      case 2: tier<W, 2>(t, r, k, out, mine, flat); break;
+      case 3: tier<W, 3>(t, r, k, out, mine, flat); break;
+      case 4: tier<W, 4>(t, r, k, out, mine, flat); break;
+      case 5: if constexpr (W == 1) { tier<W, 5>(t, r, k, out, mine, flat); break; }
+      default:
+        for (int i = 0; i < k; i++)
+          put_run<W>(out, r, i, segment<W>(t, (i64)r.start[i] * W, r.size[i], flat));
+    }
+    if (!left) return;
+    int to = 0;
+    for (int g = 0; g < k; g += 16) {
+      const i16 n = load<i16>(r.size + g), p = load<i16>((i32*)r.start + g), s = load<i16>(r.seg + g);
+      const u16 bits = bitmask(n > CAPS[best]);
+      pack(r.size + to, n, bits);
+      pack(r.start + to, p, bits);
+      pack(r.seg + to, s, bits);
+      to += __builtin_popcount(bits);
+    }
+    k = to;
+    mine = 0;
+  }
+}
+
+template <int W, class Term, class T> struct Flat : Reduction {
+  Term t;
+  Out<T> out;
+  static const Flat& of(const Reduction* r) { return *(const Flat*)r; }
+
+  Flat(Index idx, i64 n, i64 k, Term term, const Out<T>& to) {
+    this->idx = idx;
+    this->n = n;
+    m = to.m;
+    items = k;
+    part_bytes = sizeof(Pair<d4>);
+    hooks[0] = hooks[1] = nullptr;
+    t = term;
+    out = to;
+    out.items = k;
+    list = [](const Reduction* r, Runs& runs, int k, i64 mine) {
+      const i64 p = runs.base * r->items * W;
+      short_runs<W>(of(r).t.from(p), runs, k, of(r).out, mine, r->n * r->items * W - p);
+    };
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part) {
+      *(Pair<d4>*)part = seg::super<W>(of(r).t, first * W, count, r->n * r->items * W);
+    };
+    join = [](const Reduction* r, const void* parts, i64 n, i64 s) {
+      put<W>(of(r).out, s, total((const Pair<d4>*)parts, super_count(n)), n);
+    };
+    zeros = [](const Reduction* r, i64 a, i64 b) { seg::zeros(of(r).out, a, b); };
+  }
+};
+}}  // namespace seg

@@ -1,0 +1,89 @@
+// Any function of the engine as an XLA FFI handler.
+//
+// Its pointers are the operands of the call, then its results, in order; results at the end that the call lacks are
+// null. Its integers are the attribute `sizes`, which has one more: the scalars that the call goes over.
+#pragma once
+#include "xla_pool.h"
+
+namespace seg { namespace xla { namespace {
+
+template <class P> struct Holds;              // which buffers a pointer may be to
+template <> struct Holds<float> { static bool type(Type t) { return t == F32; } };
+template <> struct Holds<double> { static bool type(Type t) { return t == F64; } };
+template <> struct Holds<i32> { static bool type(Type t) { return t == S32; } };
+template <> struct Holds<void> { static bool type(Type t) { return t == S32 || t == S64; } };
+template <class P> struct Holds<const P> : Holds<P> {};
+
+// Scalars below which waking threads costs more than it saves.
+constexpr i64 PAYS_FROM = 24000;
+
+// Hands out the arguments of a call one after the other.
+struct Reader {
+  const Frame* f;
+  const Array* sizes;
+  i64 pointer, integer, mode;
+  const char* wrong;
+
+  void start() {
+    pointer = integer = mode = 0;
+  }
+  Buffer* buffer() {
+    const i64 at = pointer++ - f->arguments.count;
+    if (at < 0) return f->arguments.items[pointer - 1];
+    return at < f->results.count ? f->results.items[at] : nullptr;
+  }
+  template <class A> A next() {
+    if constexpr (__is_pointer(A)) return take((A)nullptr);
+    else return ++integer < sizes->count ? sizes->data[integer - 1] : mode;
+  }
+  template <class P> P* take(P*) {
+    const Buffer* b = buffer();
+    if (!b) return nullptr;
+    if (!Holds<P>::type(b->type)) wrong = "an operand or a result has another type than the handler";
+    if constexpr (__is_same(P, const void)) mode |= b->type == S64 ? 1 : 4;   // idx, or the maxima of a derivative
+    if constexpr (__is_same(P, void)) mode = b->type == S32 ? mode | 4 : mode & ~4;   // the maxima
+    return (P*)b->data;
+  }
+};
+
+Error* refuse(const Frame* f, const char* message) {
+  ErrorArgs args = {sizeof(args), nullptr, message, INVALID_ARGUMENT};
+  return f->api->error_create(&args);
+}
+
+template <class... A> struct Called {         // braces evaluate their arguments from left to right
+  Called(i64 (*function)(A...), A... a) { function(a...); }
+};
+template <class... A> Error* handle(const Frame* f, i64 (*function)(A...)) {
+  constexpr i64 integers = ((__is_pointer(A) ? 0 : 1) + ...);
+  if (f->attributes.count != 1) return refuse(f, "nvalchemiops: the handler takes one attribute, sizes");
+  Reader r = {f, f->attributes.items[0], 0, 0, 0, nullptr};
+  if (r.sizes->type != S64 || r.sizes->count != integers)
+    return refuse(f, "nvalchemiops: the attribute sizes does not fit the handler");
+  r.start();
+  ((void)r.template next<A>(), ...);
+  if (r.wrong) return refuse(f, "nvalchemiops: an operand or a result has another type than the handler");
+  if (r.pointer < f->arguments.count + f->results.count)
+    return refuse(f, "nvalchemiops: more operands and results than the handler takes");
+  const bool shared = r.sizes->data[integers - 1] >= PAYS_FROM && acquire(f);
+  if (shared) r.mode |= thread_count(f) << 8;
+  const i64 mode = r.mode;
+  r.start();
+  r.mode = mode;
+  Called<A...>{function, r.template next<A>()...};
+  if (shared) release();
+  return nullptr;
+}
+
+// An empty struct to instantiate, a function pointer to export.
+template <auto F> Error* handler(Frame* f) {
+  if (f->extensions && f->extensions->type == METADATA) {
+    Metadata* m = ((MetadataExtension*)f->extensions)->metadata;
+    m->version.major = 0;
+    m->version.minor = 1;                     // nothing here is newer
+    m->traits = 0;
+    return nullptr;
+  }
+  return handle(f, F);
+}
+}}}  // namespace seg::xla

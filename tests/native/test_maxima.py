@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""max_norm: the first NaN wins, ties go to the first, and its derivatives live at the argmax alone."""
+
+import numpy as np
+import pytest
+from native.harness import DTYPES, call, guarded, mode_of, sorted_idx
+
+from nvalchemiops import native
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("k", [1, 3, 4])
+@pytest.mark.parametrize("narrow_at", [False, True])
+def test_ties_and_nan(narrow_at, k, suffix):
+    dtype = DTYPES[suffix]
+    lengths = [1, 5, 30, 300, 9000, 70_000, 3]
+    idx, _ = sorted_idx(lengths, [1] * 7)
+    m = 15
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    g = np.random.default_rng(0)
+    x = g.integers(-2, 3, (len(idx), k)).astype(dtype)  # few values: many ties
+    for nans in (False, True):
+        if nans:
+            x[starts[3] + 250, 0] = x[starts[3] + 270, 0] = x[starts[5] + 65_000, 0] = np.nan
+        squares = (x.astype(np.float64) ** 2).sum(1)
+        for threads in (1, 2, 3, 8):
+            out = call("max_norm", {"x": x}, idx, m, k, threads=threads, narrow_at=narrow_at)
+            assert out["at"].dtype == (np.int32 if narrow_at else np.int64)
+            for s in range(7):
+                part = squares[starts[s] : starts[s + 1]]
+                first = np.flatnonzero(np.isnan(part))
+                at = first[0] if len(first) else np.argmax(part)
+                assert out["at"][2 * s + 1] == starts[s] + at
+                np.testing.assert_equal(out["out"][2 * s + 1], dtype(np.sqrt(part[at])))
+            assert (out["at"][::2] == -1).all() and (out["out"][::2] == 0).all()
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_derivatives(k, suffix):
+    dtype = DTYPES[suffix]
+    n, m = 9000, 5000
+    r = np.random.default_rng(0)
+    x, v = (r.standard_normal((n, k)).astype(dtype) for _ in range(2))
+    grad = r.standard_normal(m).astype(dtype)
+    at = np.full(m, -1)
+    at[1::2] = np.sort(r.choice(n, m // 2, replace=False))
+    at[7], at[9] = n, 2**40  # no elements
+    x[at[11]] = 0
+    wide = [a.astype(np.longdouble) for a in (x, v, grad)]
+    gx, gg, gx2 = np.zeros((n, k)), np.zeros(m), np.zeros((n, k))
+    for s, i in enumerate(at):
+        norm = np.sqrt((wide[0][i] ** 2).sum()) if 0 <= i < n else 0
+        if norm:
+            unit = wide[0][i] / norm
+            gx[i] = wide[2][s] * unit
+            gg[s] = unit @ wide[1][i]
+            gx2[i] = wide[2][s] / norm * (wide[1][i] - unit * (unit @ wide[1][i]))
+    f = f"max_norm_backward_{suffix}", f"max_norm_double_backward_{suffix}"
+    eps = 8 * np.finfo(dtype).eps
+    for threads in (1, 2, 3):
+        for positions, narrow in ((at, False), (np.where(at > n, n, at).astype(np.int32), True)):
+            mode = mode_of(np.zeros(0, np.int32), threads, narrow_at=narrow)
+            (_, a), (_, b), (_, c) = guarded(n * k, dtype), guarded(m, dtype), guarded(n * k, dtype)
+            p = [y.ctypes.data for y in (v, grad, x, positions, a, b, c)]
+            getattr(native.load(), f[0])(p[1], p[2], p[3], p[4], n, m, k, mode)
+            np.testing.assert_allclose(a.reshape(n, k), gx, rtol=eps, atol=eps)
+            getattr(native.load(), f[1])(p[0], p[1], p[2], p[3], p[5], p[6], n, m, k, mode)
+            np.testing.assert_allclose(b, gg, rtol=eps, atol=eps)
+            np.testing.assert_allclose(c.reshape(n, k), gx2, rtol=eps, atol=eps * np.abs(gx2).max())

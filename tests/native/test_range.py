@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any idx whatever: nothing outside the arrays is touched, an element without a segment counts for nothing, its NaN
+too; NaN and inf stay in their segment. (`call` surrounds every output with guard zones and fills it with poison.)"""
+
+import numpy as np
+import pytest
+from native.harness import DTYPES, GUARD, OPS, call, expected, make_inputs, mode_of, sorted_idx
+
+from nvalchemiops import native
+
+WITH_IDX = list(OPS)
+SHAPES = {name: [(3, 3), (2, 5)] if op.matrix else [(1, 1), (3, 1), (6, 1)] for name, op in OPS.items()}
+EVERY = [pytest.param(name, k, j, id=f"{name}-{k}-{j}") for name in OPS for k, j in SHAPES[name]]
+
+
+def near(got, want, dtype, **kwargs):
+    for key, value in got.items():
+        scale = np.abs(want[key]).max(initial=1e-30)
+        eps = 16 * np.finfo(dtype).eps
+        np.testing.assert_allclose(value, want[key].astype(np.float64), rtol=eps, atol=eps * scale, err_msg=key)
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("name, k, j", EVERY)
+def test_elements_without_a_segment_are_ignored(name, k, j, suffix):
+    dtype = DTYPES[suffix]
+    g = np.random.default_rng(3)
+    for n, wide in ((12, False), (12, True), (3000, False), (3000, True)):
+        m = max(1, n // 5)
+        idx = np.sort(g.integers(-m, 2 * m, n)).astype(np.int64 if wide else np.int32)
+        if wide:  # far away: differences that do not fit into int32, and the ends of int64
+            idx[idx < -m // 2] -= 2**40
+            idx[idx > 3 * m // 2] += 2**33
+            idx[0], idx[-1] = -(2**63), 2**63 - 1
+        inputs = make_inputs(name, dtype, n, m, k, j)
+        outside = (idx < 0) | (idx >= m)
+        for key, spec in OPS[name].inputs.items():
+            if spec.startswith("n"):
+                inputs[key][outside] = np.nan
+        clean = {q: np.where(np.isnan(x), 0, x).astype(dtype) for q, x in inputs.items()}
+        want = expected(name, clean, idx, m)
+        for threads in (1, 2, 3):
+            near(call(name, inputs, idx, m, k, j, threads=threads), want, dtype)
+
+
+@pytest.mark.parametrize("name, k, j", EVERY)
+def test_unsorted_idx_is_right_element_wise_and_harmless_elsewhere(name, k, j):
+    g = np.random.default_rng(4)
+    for wide in (False, True):
+        kind = np.int64 if wide else np.int32
+        for n in (5, 700, 5000):
+            m = n // 3 + 1
+            inputs = make_inputs(name, np.float32, n, m, k, j)
+            for idx in (
+                g.integers(np.iinfo(kind).min, np.iinfo(kind).max, n, dtype=kind),
+                g.integers(-3, m + 3, n).astype(kind),
+                np.where(np.arange(n) % 50 < 25, 2**31 - 1, -(2**31)).astype(kind),
+                np.repeat(g.integers(0, m, n // 4 + 1), 4)[:n].astype(kind),
+            ):
+                for threads in (1, 2, 8):
+                    out = call(name, inputs, idx, m, k, j, threads=threads)
+                    if not OPS[name].reduces:
+                        near(out, expected(name, inputs, idx, m), np.float32)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("k", [1, 3, 5])
+def test_inf_and_nan_stay_in_their_segment(k, suffix, threads):
+    dtype = DTYPES[suffix]
+    lengths = [200, 3, 190, 7, 5000, 64, 1]
+    idx, _ = sorted_idx(lengths)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    x = np.random.default_rng(0).standard_normal((len(idx), k)).astype(dtype)
+    x[10, 0], x[250, 0], x[starts[3] + 6, 0], x[starts[4] + 4999, 0] = np.inf, np.nan, -np.inf, np.inf
+    for name in ("sum", "mean"):
+        out = call(name, {"x": x}, idx, 7, k, threads=threads)["out"]
+        assert out[0, 0] == np.inf and np.isnan(out[2, 0]) and out[3, 0] == -np.inf and out[4, 0] == np.inf
+        assert np.isfinite(out[[1, 5, 6]]).all() and np.isfinite(out[:, 1:]).all()
+    dots = call("dot", {"x": x, "y": x}, idx, 7, k, threads=threads)["out"]
+    assert np.isnan(dots[2]) and (dots[[0, 3, 4]] == np.inf).all() and np.isfinite(dots[[1, 5, 6]]).all()
+    rms = call("rms_norm", {"x": x}, idx, 7, k, threads=threads)
+    assert np.isnan(rms["inv"][2]) and (rms["inv"][[0, 3, 4]] == 0).all() and np.isfinite(rms["out"][[1, 5, 6]]).all()
+    product = call("mul", {"x": x, "s": np.ones(7, dtype)}, idx, 7, k, threads=threads)["out"]
+    np.testing.assert_array_equal(product, x)
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
+def test_a_finite_sum_whose_partial_sums_overflow_stays_what_the_plain_sum_says(suffix):
+    big = np.finfo(np.float64).max
+    x = np.array([[big], [big], [1.0]])
+    assert call("sum", {"x": x}, np.zeros(3, np.int32), 1, 1)["out"][0, 0] == np.inf
+    x = np.full((70_000, 1), np.finfo(np.float32).max, np.float32)
+    assert call("sum", {"x": x}, np.zeros(70_000, np.int32), 1, 1)["out"][0, 0] == np.inf
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
+def test_zero_segments(suffix):
+    """An all-zero segment of rms_norm and max_norm: value 0, derivatives 0."""
+    dtype = DTYPES[suffix]
+    idx, _ = sorted_idx([4, 3, 70])
+    x = np.zeros((77, 3), dtype)
+    ones = np.ones((77, 3), dtype)
+    rms = call("rms_norm", {"x": x}, idx, 3, 3)
+    assert not rms["out"].any() and not rms["inv"].any()
+    grad = np.ones(3, dtype)
+    second = call("rms_norm_double_backward", {"v": ones, "g": grad, "x": x, "inv": rms["inv"]}, idx, 3, 3)
+    assert not second["gg"].any() and not second["gx"].any()
+    largest = call("max_norm", {"x": x}, idx, 3, 3)
+    assert not largest["out"].any() and (largest["at"] == [0, 4, 7]).all()
+
+
+def test_sum_of_negative_zeros_is_zero():
+    for k in (1, 3, 5):
+        for n in (1, 9, 100, 5000):
+            out = call("sum", {"x": np.full((n, k), -0.0)}, np.zeros(n, np.int32), 1, k)["out"]
+            assert not np.signbit(out).any()
+
+
+def test_reads_stay_inside(tmp_path):
+    """Inputs that end where the page ends, before one that may not be read."""
+    import ctypes
+    import mmap
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    page = mmap.PAGESIZE
+
+    def at_the_edge(x):
+        pages = -(-max(x.nbytes, 1) // page)
+        area = mmap.mmap(-1, (pages + 1) * page)
+        base = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        assert libc.mprotect(ctypes.c_void_p(base + pages * page), page, 0) == 0
+        address = base + pages * page - x.nbytes
+        ctypes.memmove(address, x.ctypes.data, x.nbytes)
+        return area, address
+
+    g = np.random.default_rng(0)
+    for name, o in OPS.items():
+        for suffix, dtype in DTYPES.items():
+            for k, j in SHAPES[name] + ([(5, 17), (1, 1)] if o.matrix else [(2, 1), (9, 1)]):
+                for n in (1, 3, 8, 13, 70, 4200):
+                    m = max(1, n // 7)
+                    idx = np.sort(g.integers(0, m, n)).astype(np.int64 if n % 2 else np.int32)
+                    inputs = make_inputs(name, dtype, n, m, k, j)
+                    want = call(name, inputs, idx, m, k, j)
+                    held = [at_the_edge(a) for a in [idx, *inputs.values()]]
+                    addresses = dict(zip(["idx", *inputs], [a for _, a in held], strict=True))
+                    outs = {}
+                    for key, spec in {**o.outputs, **o.scratch}.items():
+                        shape = {"n": n, "m": m, "k": k, "j": j}
+                        size = int(np.prod([shape[c] for c in spec.split("/")[0]]))
+                        bits = {"i4": 4, "f8": 8, "at": 8, "": dtype().itemsize}[spec.partition("/")[2]]
+                        held.append(at_the_edge(np.zeros(size * bits, np.uint8)))
+                        addresses[key] = held[-1][1]
+                        outs[key] = size * bits
+                    dims = [n, m, k, j] if o.matrix else [n, m, k]
+                    f = getattr(native.load(), f"{name}_{suffix}")
+                    assert f(*[addresses[key] for key in o.order.split()], *dims, mode_of(idx, 2)) == -1
+                    for key in o.outputs:
+                        assert ctypes.string_at(addresses[key], outs[key]) == want[key].tobytes(), (name, key, n, k, j)
+    assert GUARD
