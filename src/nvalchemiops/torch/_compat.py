@@ -1,0 +1,115 @@
+"""Every private or version-dependent name of torch that the binding uses, each guarded.
+
+The fast path must know that nothing is active that wants to see the operation: a dispatch mode, a
+functorch transform, a forward-mode level, a tracer, a function mode. torch has no public and cheap
+question for these, so private ones are asked. Where a name is missing the answer is the one that
+sends every call to the dispatcher, which is slower and always right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import Function, forward_ad
+
+
+def find(*paths: str) -> Any:
+    """The first of these attributes of torch that exists, or None."""
+    for path in paths:
+        found: Any = torch
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        if found is not None:
+            return found
+    return None
+
+
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+dispatch_modes = find("_C._len_torch_dispatch_stack") or (lambda: 1)
+functorch_active = find("_C._are_functorch_transforms_active", "_C._functorch.peek_interpreter_stack") or (
+    lambda: True
+)
+tracing = find("_C._get_tracing_state") or (lambda: None)
+_function_modes = find("_C._len_torch_function_stack")
+_function_mode_at = find("_C._get_function_stack_at")
+
+
+def function_modes() -> bool:
+    """Whether a torch function mode is active other than `torch.set_default_device`."""
+    if _function_modes is None or _function_mode_at is None:
+        return True
+    return any(type(_function_mode_at(i)).__name__ != "DeviceContext" for i in range(_function_modes()))
+
+
+count_function_modes = _function_modes or (lambda: 1)
+
+if not hasattr(forward_ad, "_current_level"):
+
+    class forward_ad:  # type: ignore[no-redef]  # noqa: N801
+        _current_level = 0
+        unpack_dual = staticmethod(forward_ad.unpack_dual)
+        make_dual = staticmethod(forward_ad.make_dual)
+
+
+# ---- lowering one level, from inside an Autograd kernel of the dispatcher
+
+below_autograd = find("_C._AutoDispatchBelowAutograd")
+_set_forward_grad = find("autograd.forward_ad._set_fwd_grad_enabled")
+_interpreter_stack = find("_C._functorch.get_interpreter_stack")
+_peek_interpreter = find("_C._functorch.peek_interpreter_stack")
+_JVP = find("_C._functorch.TransformType.Jvp")
+
+# A ctx-style Function inside one functorch level: since torch 2.14 Function.apply refuses it there,
+# and _SingleLevelFunction, which Function is made of, does not.
+OneLevelFunction = find("autograd.function._SingleLevelFunction")
+single_level = find("_functorch.autograd_function.enable_single_level_autograd_function")
+if OneLevelFunction is None or single_level is None:
+    OneLevelFunction, single_level = Function, None
+
+
+class LowerFunctorch:
+    """Below autograd at one functorch level, with the levels underneath still recording.
+
+    Function.forward runs without gradients; the outer levels must record what it calls. (A user's own
+    no_grad is kept: functorch stores the mode of every level.)
+    """
+
+    def __enter__(self) -> None:
+        self.contexts = [torch.enable_grad(), below_autograd()]
+        if _set_forward_grad is not None:
+            self.contexts.insert(1, _set_forward_grad(True))
+        for context in self.contexts:
+            context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        for context in reversed(self.contexts):
+            context.__exit__(*error)
+
+
+def lower() -> Any:
+    return LowerFunctorch() if functorch_active() else below_autograd()
+
+
+def forward_mode_active() -> bool:
+    """Whether a forward-mode level may be active here.
+
+    A graph that Dynamo made enters its level in C++, past `forward_ad._current_level`; then the
+    functorch stack knows.
+    """
+    if forward_ad._current_level >= 0:
+        return True
+    if not functorch_active():
+        return False
+    return _interpreter_stack is None or any(i.key() == _JVP for i in _interpreter_stack() or ())
+
+
+def innermost_is_forward_mode() -> bool:
+    """Under functorch: whether the innermost transform is jvp."""
+    return not functorch_active() or _peek_interpreter is None or _peek_interpreter().key() == _JVP
+
+
+def fast_apply(cls: Any) -> Any:
+    """The C-level `apply`, past the Python in Function.apply."""
+    return getattr(super(Function, cls), "apply", None) or cls.apply if issubclass(cls, Function) else cls.apply

@@ -1,0 +1,192 @@
+"""The verdict that an idx is valid, and its cache.
+
+Sorted and not negative is a property of idx alone, and then its last value answers every
+num_segments. So the verdict is kept by the tensor's identity, version counter and data pointer, with
+the last value, and dies with the tensor (a weak reference). Nothing else that derives from idx is
+ever kept.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import native
+from ._compat import find
+
+_MODES = ("cached", "always", "off")
+
+# Looking at so few elements costs less than remembering.
+LOOK = 512
+
+
+_LOOK_BIT = 2  # of the engine's mode: check idx in the same call
+
+
+class Setting:
+    """The mode, and what it makes of an idx of at most `LOOK` elements."""
+
+    mode = "cached"
+    look = _LOOK_BIT
+
+    @classmethod
+    def set(cls, mode: str) -> None:
+        cls.mode, cls.look = mode, 0 if mode == "off" else _LOOK_BIT
+
+
+class set_index_check:  # noqa: N801  (used like torch.set_grad_enabled)
+    """How eager calls check the values of idx: `"cached"` (default), `"always"` or `"off"`.
+
+    `"cached"` looks at an idx once and again after every change that torch knows of. Writes that torch
+    does not see (a Warp kernel, a NumPy view, `.data`) do not count: call `invalidate(idx)` after them,
+    or choose `"always"`. With `"off"` an element whose idx is out of range belongs to no segment, and an
+    unsorted idx gives unspecified values. No setting makes an access out of bounds possible.
+
+    Sets the mode at once, for all threads; used as a context manager, it sets the old one back.
+
+    Examples
+    --------
+    >>> from nvalchemiops.torch import set_index_check
+    >>> with set_index_check("always"):
+    ...     pass
+    """
+
+    def __init__(self, mode: str) -> None:
+        if mode not in _MODES:
+            raise ValueError(f"set_index_check: mode must be one of {', '.join(map(repr, _MODES))}, got {mode!r}")
+        self.previous = Setting.mode
+        Setting.set(mode)
+
+    def __enter__(self) -> set_index_check:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        Setting.set(self.previous)
+
+
+# id -> (weak reference, version, data pointer, last value)
+verdicts: dict[int, tuple[Any, int, int, int]] = {}
+
+
+def invalidate(idx: Tensor) -> None:
+    """Forget that `idx` was found valid: the next call looks at its values again.
+
+    Needed after a write that torch does not see, such as one by a Warp kernel or through a NumPy view.
+
+    Parameters
+    ----------
+    idx : Tensor
+        The index tensor that was written to.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from nvalchemiops.torch import invalidate
+    >>> idx = torch.tensor([0, 0, 1], dtype=torch.int32)
+    >>> idx.numpy()[1] = 1
+    >>> invalidate(idx)
+    """
+    verdicts.pop(id(idx), None)
+
+
+def known(idx: Tensor, m: int) -> bool:
+    """Whether idx was found valid before, unchanged since, and fits m segments."""
+    entry = verdicts.get(id(idx))
+    return (
+        entry is not None
+        and entry[0]() is idx
+        and entry[1] == idx._version
+        and entry[3] < m
+        and entry[2] == idx.data_ptr()
+    )
+
+
+_NO_DISPATCH = Tensor.__torch_dispatch__
+_NO_DISPATCHES = (_NO_DISPATCH, find("_C._disabled_torch_dispatch_impl"))
+
+
+def readable(idx: Tensor) -> bool:
+    """Whether idx has values here: not fake, not wrapped by a transform, in this process's memory."""
+    if getattr(type(idx), "__torch_dispatch__", _NO_DISPATCH) not in _NO_DISPATCHES:  # it may hold no data of its own
+        return False
+    try:
+        return idx.is_cpu and bool(idx.data_ptr() or not idx.numel())
+    except RuntimeError:
+        return False
+
+
+def first_violation(idx: Tensor, m: int) -> int:
+    """Position of the first value of idx that is out of [0, m) or smaller than the one before; -1 if none."""
+    if not idx.is_contiguous():
+        idx = idx.contiguous()
+    n = idx.shape[0]
+    wide = 1 if idx.dtype is torch.int64 else 0
+    return native.load().check(idx.data_ptr(), n, m, wide | native.threads(n) << 8)
+
+
+def check(op: str, idx: Tensor, m: int) -> None:
+    """Raise ValueError unless idx is sorted and its values lie in [0, m)."""
+    mode = Setting.mode
+    if mode == "off" or mode == "cached" and known(idx, m):
+        return
+    tracked = not idx.is_inference()  # an inference tensor has no version counter
+    if tracked:
+        version, pointer = idx._version, idx.data_ptr()  # before looking
+    if first_violation(idx, m) >= 0:
+        raise ValueError(explain(op, idx, m))
+    if tracked and mode == "cached" and idx.numel():
+        _remember(idx, version, pointer, _last(idx))
+
+
+def _last(idx: Tensor) -> int:
+    """idx[-1], read as the engine reads it, so that no dispatch mode sees an operation."""
+    integer = ctypes.c_int64 if idx.dtype is torch.int64 else ctypes.c_int32
+    offset = (idx.shape[0] - 1) * idx.stride(0) * ctypes.sizeof(integer)
+    return integer.from_address(idx.data_ptr() + offset).value
+
+
+def _remember(idx: Tensor, version: int, pointer: int, last: int) -> None:
+    key = id(idx)
+
+    def forget(ref: Any) -> None:
+        entry = verdicts.get(key)
+        if entry is not None and entry[0] is ref:  # a newer one may be there already
+            del verdicts[key]
+
+    verdicts[key] = (weakref.ref(idx, forget), version, pointer, last)
+
+
+def explain(op: str, idx: Tensor, m: int) -> str:
+    """What is wrong with an idx that failed the check."""
+    with torch.no_grad():
+        values = idx.detach()
+
+        def first(wrong: Tensor) -> tuple[int, int] | None:
+            where = torch.nonzero(wrong)
+            return (int(where[0, 0]), int(values[where[0, 0]])) if len(where) else None
+
+        found = first(values < 0)
+        if found:
+            return (
+                f"{op}: idx must have values in the range [0, num_segments), num_segments = {m}, but "
+                f"idx[{found[0]}] = {found[1]} is negative. Drop or renumber that element."
+            )
+        found = first(values >= m)
+        if found:
+            return (
+                f"{op}: idx must have values in the range [0, num_segments), num_segments = {m}, but "
+                f"idx[{found[0]}] = {found[1]}. Is num_segments too small?"
+            )
+        found = first(values[1:] < values[:-1])
+        if found:
+            position = found[0] + 1
+            return (
+                f"{op}: idx must be sorted, but idx[{position}] = {int(values[position])} comes after "
+                f"idx[{position - 1}] = {found[1]}. Sort once and permute once: "
+                "idx, order = torch.sort(idx, stable=True); x = x[order]"
+            )
+    return f"{op}: idx changed while it was checked"

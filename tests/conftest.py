@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every test directory shares."""
+
+import warp as wp
+from hypothesis import HealthCheck, settings
+
+wp.config.log_level = 30  # Warp's banner and module loads go to stdout
+
+# Deterministic: a failure is a fact about the code, not about the day. No deadline: a first call compiles.
+settings.register_profile(
+    "nvalchemiops",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
+)
+settings.load_profile("nvalchemiops")
