@@ -19,8 +19,9 @@ rms_norm and max_norm are not linear. Their first and second derivatives are ope
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,28 +243,35 @@ def has_backward(name: str) -> bool:
     return backward_name(name) is not None or name in PROGRAMS and "_double_backward" not in name
 
 
+def calls(terms: Sequence[Term], present: Collection[str]) -> list[Term]:
+    """The operations that compute a sum of terms: two terms at a time where that is one operation.
+
+    Terms with an operand that is not `present` are left out.
+    """
+    left = [t for t in terms if all(o in present for o in t.operands)]
+    found = []
+    while left:
+        term, *left = left
+        pair = term.primitive + "_add"
+        if left and left[0].primitive == term.primitive and pair in OPERATIONS:
+            term = Term(pair, term.operands + left.pop(0).operands)
+        found.append(term)
+    return found
+
+
 def evaluate(
     terms: Sequence[Term],
     values: Mapping[str, Any],
     apply: Callable[..., Any],
     add: Callable[[Any, Any], Any],
 ) -> Any:
-    """Sum of the terms whose operands are all there (not None), two at a time where that is one operation.
+    """Sum of the terms whose operands are all there (not None); `apply(name, *operands)` runs an operation.
 
-    `apply(name, *operands)` runs an operation. None if nothing is left to sum.
+    None if nothing is left to sum.
     """
-    left = [t for t in terms if all(values[o] is not None for o in t.operands)]
-    total = None
-    while left:
-        term, *left = left
-        operands = [values[o] for o in term.operands]
-        name = term.primitive
-        if left and left[0].primitive == name and name + "_add" in OPERATIONS:
-            operands += [values[o] for o in left.pop(0).operands]
-            name += "_add"
-        part = apply(name, *operands)
-        total = part if total is None else add(total, part)
-    return total
+    present = {name for name, value in values.items() if value is not None}
+    parts = [apply(t.primitive, *(values[o] for o in t.operands)) for t in calls(terms, present)]
+    return functools.reduce(add, parts) if parts else None
 
 
 # The norms, over a namespace P with the primitives, where, sqrt, ones_like and count(idx, m) (floating, one a segment).

@@ -54,12 +54,12 @@ def molecule(case: Case, length: int, seed: int = 0):
     return [a[order] if k.kind == "element" else a for a, k in zip(found, arrays(case), strict=True)]
 
 
-def evaluate(case: Case, rows, lengths, order: int = 2):
+def evaluate(case: Case, rows, lengths, order: int = 2, graph: bool = False):
     """Results of a batch: the value, first and second derivatives. `lengths[s] = 0` is an empty segment."""
     idx, m = case.index(lengths), len(lengths)
     inputs, cotangents = rows[: len(case.op.args)], rows[len(case.op.args) :]
     first, second = cotangents[:1], cotangents[1:]
-    found = derivatives(lambda *a: case(*a, idx, m), inputs, [first, second][:order])
+    found = derivatives(lambda *a: case(*a, idx, m), inputs, [first, second][:order], graph)
     return list(itertools.chain(*found))
 
 
@@ -68,11 +68,11 @@ def results(case: Case):
 
 
 @cache
-def alone(case: Case, length: int, seed: int = 0):
+def alone(case: Case, length: int, seed: int = 0, graph: bool = False):
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return evaluate(case, molecule(case, length, seed), [length])
+        return evaluate(case, molecule(case, length, seed), [length], graph=graph)
     finally:
         torch.set_num_threads(before)
 
@@ -83,11 +83,11 @@ def batch(case: Case, molecules):
     return [torch.cat(a) for a in zip(*(molecule(case, *m) for m in molecules), strict=True)], lengths
 
 
-def check(case: Case, molecules):
+def check(case: Case, molecules, graph: bool = False):
     """Every molecule of the batch has the bits that it has alone."""
     rows, lengths = batch(case, molecules)
-    found = evaluate(case, rows, lengths)
-    own = zip(*(alone(case, *m) for m in molecules), strict=True)
+    found = evaluate(case, rows, lengths, graph=graph)
+    own = zip(*(alone(case, *m, graph) for m in molecules), strict=True)
     for k, (array, a, parts) in enumerate(zip(results(case), found, own, strict=True)):
         b = torch.cat(parts)
         if not same_bits(a, b):
@@ -109,6 +109,14 @@ def test_first_last_and_between(case, threads):
             molecules.insert(position, (0, 0))
         check(case, molecules)
         check(case, molecules[::-1])
+
+
+@some_widths
+def test_derivatives_that_have_a_graph(case, threads):
+    """Where a third derivative may follow, the second one is computed in another way."""
+    for n in (1, 2):
+        threads(n)
+        check(case, [(70, 1), (0, 0), *((length, 0) for length in AROUND), (0, 0), (3, 1)], graph=True)
 
 
 @over(index_dtypes=(torch.int32,), widths=2)

@@ -20,7 +20,7 @@ from torch_battery import (
     same_bits,
 )
 
-from nvalchemiops.torch.segment_ops import segmented_sum
+from nvalchemiops.torch.segment_ops import segmented_matvec, segmented_mul, segmented_sum
 
 UNITS = 5  # the promise is 4 eps; one more for the oracle's own products and roots in float64
 
@@ -257,3 +257,18 @@ def test_index_is_read_as_given():
         idx = make_index((3, 0, 3), dtype)
         assert segmented_sum(x, idx, 3).tolist() == [3.0, 0.0, 12.0]
         assert idx.dtype == dtype
+
+
+def test_more_segments_than_int32_counts():
+    """Numbers of segments beyond 2**31, and elements that are far apart: 17 GB of address space, no memory."""
+    m = 2**32 - 10
+    try:
+        y = torch.empty(m)
+    except RuntimeError:
+        pytest.skip("no address space")
+    for n in (5, 300, 1000):
+        idx = torch.linspace(0, m - 1, n, dtype=torch.float64).long()
+        y[idx] = 2.0
+        assert (segmented_mul(torch.ones(n), y, idx, m) == 2).all()
+        assert (segmented_mul(torch.ones(n, 3), y, idx, m) == 2).all()
+        assert (segmented_matvec(torch.ones(n, 1), y.view(m, 1, 1), idx, m) == 2).all()

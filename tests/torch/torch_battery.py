@@ -110,24 +110,26 @@ every_layout = pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS.
 
 
 # ------------------------------------------------------------------ derivatives
-def derivatives(function, inputs, cotangents):
+def derivatives(function, inputs, cotangents, graph=False):
     """The value of `function(*inputs)`, then its gradients to the order for which there are cotangents.
 
     cotangents[0] weights the value, cotangents[k] the gradients of order k. Gradients of order k are those
     of all that the gradients of order k - 1 depend on: the inputs, then every cotangent so far. Returns a
-    list of lists.
+    list of lists. graph: the last gradients get a graph too; without one, as in a training step, they may be
+    computed in another way.
     """
     leaves = [a.detach().requires_grad_() for a in inputs]
     cotangents = [[c.detach().requires_grad_() for c in order] for order in cotangents]
     found = [[function(*leaves)]]
-    for order in cotangents:
+    for k, order in enumerate(cotangents):
+        last = k + 1 == len(cotangents)
         live = [(y, c) for y, c in zip(found[-1], order, strict=True) if y.requires_grad]
         if not live:  # constant: every further derivative is 0
             found.append([torch.zeros_like(a) for a in leaves])
         else:
             outputs, weights = zip(*live, strict=True)
             grads = torch.autograd.grad(
-                outputs, leaves, weights, create_graph=True, allow_unused=True, materialize_grads=True
+                outputs, leaves, weights, create_graph=graph or not last, allow_unused=True, materialize_grads=True
             )
             found.append(list(grads))
         leaves = leaves + order

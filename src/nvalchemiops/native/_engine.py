@@ -1,4 +1,4 @@
-"""The engine as Python sees it: one ctypes function for each name of `_signatures`, compiled on first use."""
+"""The engine as Python sees it: one function for each name of `_signatures`, compiled on first use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from . import _threads
-from ._signatures import INTEGERS, exports
+from . import _builtin, _threads
+from ._signatures import COMMON, INTEGERS, exports
 
 TABLES = ("core", "second")
 
@@ -41,14 +41,17 @@ def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, An
     from ._build import build  # Warp is imported when the engine is first needed
 
     addresses = build(table, defines)
-    made = {
-        name: prototype(arguments)(address)
-        for (name, _, arguments), address in zip(exports(table), addresses, strict=True)
-    }
+    rows = {name: (arguments, at) for (name, _, arguments), at in zip(exports(table), addresses, strict=True)}
+    common = {name: prototype(arguments)(at) for name, (arguments, at) in rows.items() if name in COMMON}
     pool = _threads.pool_addresses()
     if pool is not None:
-        made["configure"](*pool)
-    return made
+        common["configure"](*pool)
+    wanted = {name: row for name, row in rows.items() if name not in COMMON}
+    if not _builtin.AVAILABLE:
+        return {name: prototype(arguments)(at) for name, (arguments, at) in wanted.items()}
+    common["attach"](_builtin.interpreter())
+    enter = rows["enter"][1]
+    return {name: _builtin.builtin(name, enter, at, arguments.split()) for name, (arguments, at) in wanted.items()}
 
 
 class Engine:
@@ -59,7 +62,7 @@ class Engine:
 
     def __getattr__(self, name: str) -> Any:
         for table in TABLES:
-            if name != "configure" and any(name == row[0] for row in exports(table)):
+            if name not in COMMON and any(name == row[0] for row in exports(table)):
                 self.build(table)
                 return self.__dict__[name]
         raise AttributeError(f"the native engine has no function {name!r}")
@@ -67,11 +70,8 @@ class Engine:
     def build(self, table: str) -> None:
         """Compile one table, if that has not been done."""
         with _lock:
-            if f"configure_{table}" in self.__dict__:
-                return
-            made = functions(table)
-            made[f"configure_{table}"] = made.pop("configure")
-            self.__dict__.update(made)
+            if table not in self.__dict__:
+                self.__dict__.update(functions(table), **{table: True})
 
     def warmup(self) -> None:
         """Compile everything now."""

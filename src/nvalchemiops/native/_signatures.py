@@ -6,15 +6,15 @@ from this table and `_build` the C++ table of function pointers, so the order of
 
 from __future__ import annotations
 
+# In every table: the thread pool, and the way in for Python built-ins (`enter` is called by the interpreter only).
+COMMON = {"configure": "parallel rank size", "attach": "interpreter", "enter": "self args count"}
+
 UNTYPED: dict[str, dict[str, str]] = {
     "core": {
-        "configure": "parallel rank size",
         "check": "idx n m mode",
         "count": "idx counts n m mode",
     },
-    "second": {
-        "configure": "parallel rank size",
-    },
+    "second": {},
 }
 
 # Each of these exists for float32 and float64.
@@ -61,7 +61,7 @@ def exports(table: str) -> list[tuple[str, str, str]]:
     if table.startswith("xla_"):
         typed = exports(table.removeprefix("xla_"))
         return [(name, f"seg::xla::handler<&{function}>", "frame") for name, function, _ in typed if "<" in function]
-    rows = [(name, f"seg::{name}", arguments) for name, arguments in UNTYPED[table].items()]
+    rows = [(name, f"seg::{name}", arguments) for name, arguments in (COMMON | UNTYPED[table]).items()]
     for name, arguments in TYPED[table].items():
         rows += [(f"{name}_{suffix}", f"seg::{name}<{c}>", arguments) for suffix, c in SUFFIXES.items()]
     return rows

@@ -8,6 +8,7 @@ at a time, and calls the operation again below it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +20,17 @@ from ._compat import forward_ad
 Needs = tuple[bool, ...]  # which tensor arguments need a gradient
 
 
+class Plan(Protocol):
+    """A backward, for one choice of the arguments that need a gradient."""
+
+    @property
+    def saved(self) -> Sequence[int]:
+        """Positions in (*tensor arguments, *results) of what it keeps."""
+
+    def gradients(self, cotangents: tuple[Any, ...], saved: tuple[Any, ...], rest: Any) -> Sequence[Any]:
+        """A gradient or None for each tensor argument; `rest` are the arguments that are no tensors."""
+
+
 class Rule(Protocol):
     """The derivatives of an operation whose first `tensors` arguments are tensors."""
 
@@ -28,11 +40,8 @@ class Rule(Protocol):
     by_products: tuple[int, ...]  # positions of the results that have none
     has_backward: bool  # else `composed` is differentiated
 
-    def saved(self, needs: Needs) -> Sequence[int]:
-        """Positions in (*tensor arguments, *results) that the backward needs."""
-
-    def gradients(self, needs: Needs, cotangents: Sequence[Any], saved: Sequence[Any], rest: Any) -> Sequence:
-        """A gradient or None for each tensor argument."""
+    def plan(self, needs: Needs) -> Plan:
+        """The backward for the arguments that need a gradient."""
 
     def tangents(self, primals: Sequence[Any], moving: Sequence[Any], outs: Sequence[Any], rest: Any) -> Sequence:
         """A tangent or None for each result; `moving` has those of the arguments."""
@@ -48,14 +57,19 @@ def as_tuple(outs: Any) -> tuple[Any, ...]:
 def make_function(rule: Rule, base: type, run: Callable[..., Any], dual: bool = False) -> Callable[..., Any]:
     """`apply` of the autograd Function whose forward is `run`; with `dual`, for forward mode, too."""
     count = rule.tensors
+    plans: dict[tuple[bool, ...], tuple[Plan, Callable[..., Any]]] = {}
 
     def forward(ctx: Any, *args: Any) -> Any:
         outs = run(*args)
         many = type(outs) is tuple
-        needs = ctx.needs_input_grad[:count]
-        ctx.needs, ctx.rest = needs, args[count:]
-        available = (*args[:count], *outs) if many else (*args[:count], outs)
-        ctx.save_for_backward(*[available[i] for i in rule.saved(needs)])
+        needs = ctx.needs_input_grad
+        known = plans.get(needs)
+        if known is None:
+            plan = rule.plan(needs[:count])
+            known = plans[needs] = plan, itemgetter(slice(0, 0), *plan.saved)  # a tuple, also of one
+        ctx.gradients, ctx.rest = known[0].gradients, args[count:]
+        available = args[:count] + outs if many else (*args[:count], outs)
+        ctx.save_for_backward(*known[1](available)[1:])
         if many:
             ctx.set_materialize_grads(False)
             if rule.by_products:
@@ -65,8 +79,8 @@ def make_function(rule: Rule, base: type, run: Callable[..., Any], dual: bool = 
         return outs
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        found = rule.gradients(ctx.needs, cotangents, ctx.saved_tensors, ctx.rest)
-        return (*found, *(None for _ in ctx.rest))
+        rest = ctx.rest
+        return (*ctx.gradients(cotangents, ctx.saved_tensors, rest), *[None] * len(rest))
 
     def jvp(ctx: Any, *moving: Any) -> Any:
         saved = ctx.saved_tensors

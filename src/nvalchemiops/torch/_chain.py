@@ -47,8 +47,9 @@ def register_warp_op_chain(
         `(g_out, *inputs, *saved)` -> a gradient for each position in `differentiable` (a tensor if there is one
         position, else a tuple), like the input.
     double_backward : callable, optional
-        `(*gg, g_out, *inputs, *saved) -> (grad_g_out, *extra)`: `gg` are the cotangents of the gradients that `backward`
-        returned, `extra` a gradient for each position in `differentiable`. Without it a second derivative raises.
+        `(*gg, g_out, *inputs, *saved) -> (grad_g_out, *extra)`: `gg` are the cotangents of the gradients that
+        `backward` returned, `extra` a gradient for each position in `differentiable`. Without it a second derivative
+        raises.
     differentiable : sequence of int
         Positions of the inputs that have a gradient.
     saves : int
@@ -116,7 +117,7 @@ class _Chain:
         kinds = [_SCALARS.get(p.annotation, "Tensor") for p in parameters]
         self.inputs = kinds.count("Tensor")
         if "Tensor" in kinds[self.inputs :]:
-            raise ValueError(f"register_warp_op_chain: {name}: parameters that are no tensors must come last in forward")
+            raise ValueError(f"register_warp_op_chain: {name}: forward's parameters that are no tensors must come last")
         if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
             raise ValueError(f"register_warp_op_chain: {name}: forward must have a fixed number of parameters")
         if not differentiable or not all(0 <= p < self.inputs for p in differentiable):
@@ -239,7 +240,11 @@ class _ChainRule:
         self.differentiable = (*range(self.before), *(self.before + p for p in chain.differentiable))
         self.by_products = () if self.suffix else tuple(range(1, 1 + chain.saves))
 
-    def saved(self, needs: Any) -> Sequence[int]:
+    def plan(self, needs: Any) -> Any:
+        return self  # one for all needs
+
+    @property
+    def saved(self) -> Sequence[int]:
         return (*range(self.tensors), *(self.tensors + i for i in self.by_products))
 
     def tangents(self, *args: Any) -> Any:
@@ -256,7 +261,7 @@ class _ChainRule:
 
 
 class _Forward(_ChainRule):
-    def gradients(self, needs: Any, cotangents: Any, saved: Any, rest: Any) -> Any:
+    def gradients(self, cotangents: Any, saved: Any, rest: Any) -> Any:
         if cotangents[0] is None:
             return [None] * self.tensors
         return self._spread(self.following(cotangents[0], *saved, *rest))
@@ -265,7 +270,7 @@ class _Forward(_ChainRule):
 class _Backward(_ChainRule):
     suffix = "_backward"
 
-    def gradients(self, needs: Any, cotangents: Any, saved: Any, rest: Any) -> Any:
+    def gradients(self, cotangents: Any, saved: Any, rest: Any) -> Any:
         if self.chain.launchers[2] is None:
             raise NotImplementedError(
                 f"{self.chain.name}: no double_backward was registered, so there is no second derivative"
@@ -281,7 +286,7 @@ class _Backward(_ChainRule):
 class _Double(_ChainRule):
     suffix = "_double_backward"
 
-    def gradients(self, needs: Any, cotangents: Any, saved: Any, rest: Any) -> Any:
+    def gradients(self, cotangents: Any, saved: Any, rest: Any) -> Any:
         raise NotImplementedError(f"{self.chain.name}: there is no third derivative")
 
 

@@ -48,12 +48,14 @@ def source(name: str) -> str:
     lines += [f"    {t}_p = {t}.data_ptr()" for t in (*names, "idx")]
     lines += ["    n = idx.shape[0]", "    mode |= _WIDE[idx.dtype]"]
     lines += [f"    f = _functions.get({names[0]}.dtype) or _resolve({names[0]}.dtype)"]
+    if not op.matrices:
+        lines.append(f"    shape = {next(o.name for o in op.operands if o.trail)}.shape")
     lines += call(op, "    ")
     return "\n".join(lines) + "\n"
 
 
 def call(op: Operation, indent: str) -> list[str]:
-    """Lines that allocate the results and call f, given the pointers <name>_p, n, m and mode."""
+    """Lines that allocate the results and call f, given the pointers <name>_p, n, m, mode and shape."""
     first = op.operands[0].name
     outputs = [*op.results, *_EXTRA.get(op.name, ())]
     arrays = [f"{o.name}_p" for o in op.operands]
@@ -67,8 +69,7 @@ def call(op: Operation, indent: str) -> list[str]:
         lines += [_new(out, first, [out.lead, *out.trail]) for out in allocated]
         size = "n * k * j"
     else:
-        like = next(o.name for o in op.operands if o.trail)
-        lines = [f"shape = {like}.shape", "if len(shape) == 1:", "    k = 1"]
+        lines = ["if len(shape) == 1:", "    k = 1"]
         lines += ["    " + _new(out, first, [out.lead]) for out in allocated]
         lines += ["elif len(shape) == 2:", "    k = shape[1]"]
         lines += ["    " + _new(out, first, [out.lead, *out.trail]) for out in allocated]

@@ -1,6 +1,7 @@
 // How every exported function begins: `mode` taken apart, and idx checked where that is asked for.
 // bit 0: idx is int64; bit 1: check idx; bit 2: argmax arrays are int32; from bit 8 on: threads.
 #pragma once
+#include "builtin.h"
 #include "check.h"
 
 namespace seg { namespace {

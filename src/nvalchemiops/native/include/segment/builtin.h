@@ -1,0 +1,66 @@
+// A native function as a Python built-in: a call costs 0.1 us where ctypes takes 0.7.
+//
+// `enter` is a METH_FASTCALL function (stable ABI since Python 3.10). Its `self` is an int, the address of a Target; its
+// arguments are ints, or None for a null pointer. Every parameter of the engine's functions is a 64-bit integer or an
+// address, so their number alone says how to call one, which is what ctypes relies on, too.
+#pragma once
+#include "vector.h"
+
+namespace seg { namespace {
+
+// Functions and objects of the running interpreter, by address: there is no Python.h here.
+struct Interpreter {
+  i64 (*as_int)(void* object);
+  void* (*make_int)(i64 value);
+  void* (*error)();
+  void* (*release)();
+  void (*acquire)(void* state);
+  void (*raise)(void* type, const char* message);
+  void** type_error;
+  void* none;
+};
+struct Target {
+  const void* function;
+  i64 arguments;
+  i64 size;                                   // which argument is the number of elements
+};
+
+constexpr i64 BUSY = 8192;                    // elements from which a call releases the GIL
+constexpr int MOST = 20;                      // arguments
+
+const Interpreter* python;
+i64 attach(const Interpreter* interpreter) { python = interpreter; return -1; }
+
+template <class T, T... K> struct Numbers {};
+template <int> using Argument = i64;
+template <int... K> SEG_INLINE i64 invoke(const void* f, const i64* a, Numbers<int, K...>) {
+  return ((i64(*)(Argument<K>...))f)(a[K]...);
+}
+template <int N> i64 invoke(const void* f, const i64* a, i64 n) {
+  if (n == N) return invoke(f, a, __make_integer_seq<Numbers, int, N>());
+  if constexpr (N < MOST) return invoke<N + 1>(f, a, n);
+  return -1;
+}
+
+void* enter(void* self, void* const* args, i64 count) {
+  const Target* t = (const Target*)python->as_int(self);
+  if (count != t->arguments) {
+    python->raise(*python->type_error, "native function: wrong number of arguments");
+    return nullptr;
+  }
+  i64 a[MOST];
+  for (i64 k = 0; k < count; k++) {
+    a[k] = args[k] == python->none ? 0 : python->as_int(args[k]);
+    if (a[k] == -1 && python->error()) return nullptr;
+  }
+  i64 result;
+  if (a[t->size] < BUSY) {
+    result = invoke<4>(t->function, a, count);
+  } else {
+    void* state = python->release();
+    result = invoke<4>(t->function, a, count);
+    python->acquire(state);
+  }
+  return python->make_int(result);
+}
+}}  // namespace seg

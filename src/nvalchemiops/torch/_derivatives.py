@@ -1,0 +1,152 @@
+"""The derivatives of the operations of `algebra.SHAPES`, as `_autograd` takes them.
+
+They are other operations: which ones is derived from the algebra, once for each operation and each set of inputs that
+need a gradient, so that a gradient that is not needed is not computed and what only it would need is not kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import algebra
+from ..algebra import PROGRAMS, Operation
+from . import _compose
+from ._autograd import Needs
+
+# Filled by `_routes`, by name of the operation; all are called as (*tensors, idx, m).
+ENTRIES: dict[str, Callable[..., Any]] = {}  # for calls of the library: the route is chosen there, idx is valid
+OPS: dict[str, Callable[..., Any]] = {}  # the dispatcher's operations
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a backward, called with some of (*cotangents, *saved tensors)."""
+
+    run: Callable[..., Any]
+    arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    positions: tuple[int, ...]  # the operands whose gradients it returns; those for one operand are added up
+
+
+class Plan:
+    """How the backward of an operation computes the gradients that are needed, and what it keeps for that."""
+
+    def __init__(self, op: Operation, needs: Needs) -> None:
+        operands = [o.name for o in op.operands]
+        count = len(operands)
+        self.op = op
+        self.wanted = [i for i in op.differentiable if needs[i]]
+        self.fused = algebra.backward_name(op.name)  # one operation that returns all gradients
+        if op.name not in PROGRAMS:  # the norms
+            kept = [*range(count), *(count + 1 + i for i, r in enumerate(op.results) if r.by_product)]
+            self.cotangents: tuple[str, ...] = ("g",)
+        else:
+            self.program = algebra.transpose(PROGRAMS[op.name])
+            self.cotangents = self.program.inputs[:-count]
+            if len(self.wanted) < count:
+                self.fused = None
+            terms = [t for i in self.wanted for t in self.program.outputs["g" + operands[i]]]
+            used = set(operands) if self.fused else {o for t in terms for o in t.operands}
+            kept = [i for i, o in enumerate(operands) if o in used]
+        self.saved = (*kept, count)  # positions in (*operands, idx, *results); idx comes last
+        self.names = (*self.cotangents, *(operands[i] if i < count else "by-product" for i in kept), "idx")
+        # If the fused operation is not differentiable in turn, then neither may a gradient through it be asked for.
+        self.last = self.fused is not None and not algebra.has_backward(self.fused)
+        self.nothing = [None] * (count + 1)
+        self.complete = (True,) * len(self.cotangents)
+        self.steps = functools.cache(self._steps)
+
+    def _steps(self, present: tuple[bool, ...], fused: bool) -> tuple[Step, ...]:
+        """What to run, by which cotangents there are and whether the fused operation may be used."""
+        return tuple(self._make_steps(present, fused))
+
+    def _make_steps(self, present: tuple[bool, ...], fused: bool) -> Iterator[Step]:
+        if self.fused and fused and all(present):
+            yield Step(ENTRIES[self.fused], tuple, self.op.differentiable)
+        elif self.op.name in PROGRAMS:
+            missing = {n for n, p in zip(self.cotangents, present, strict=True) if not p}
+            for i in self.wanted:
+                terms = self.program.outputs["g" + self.op.operands[i].name]
+                for term in algebra.calls(terms, set(self.names) - missing):
+                    places = [self.names.index(o) for o in (*term.operands, "idx")]
+                    yield Step(ENTRIES[term.primitive], itemgetter(*places), (i,))
+
+    def gradients(self, cotangents: tuple[Any, ...], saved: tuple[Any, ...], rest: Any) -> Sequence[Any]:
+        count = len(self.complete)
+        values = cotangents[:count] + saved
+        present = (
+            self.complete
+            if cotangents[0] is not None and count == 1
+            else tuple([c is not None for c in cotangents[:count]])
+        )
+        differentiated = (
+            self.last and torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in values)
+        )
+        found = self.nothing.copy()
+        for step in self.steps(present, not differentiated):
+            parts = step.run(*step.arguments(values), rest[0])
+            if type(parts) is not tuple:
+                (i,) = step.positions
+                found[i] = parts if found[i] is None else found[i] + parts
+            else:
+                for i, part in zip(step.positions, parts, strict=True):
+                    found[i] = part
+        return found
+
+
+class OperationRule:
+    """The derivatives of one operation: see `_autograd.Rule`."""
+
+    def __init__(self, op: Operation) -> None:
+        self.op = op
+        self.name = "segmented_" + op.name
+        self.tensors = len(op.operands) + 1  # and idx
+        self.differentiable = op.differentiable
+        self.by_products = tuple(i for i, r in enumerate(op.results) if r.by_product)
+        self.has_backward = algebra.has_backward(op.name)
+        self._plan = functools.cache(functools.partial(Plan, op))
+
+    def plan(self, needs: Needs) -> Plan:
+        return self._plan(needs)
+
+    def tangents(self, primals: Sequence[Any], moving: Sequence[Any], outs: Sequence[Any], rest: Any) -> Sequence:
+        name = self.op.name
+        *primals, idx = primals
+        m = rest[0]
+        if name in PROGRAMS:
+            program = PROGRAMS[name]
+            moves = {i: t for i, t in zip(program.inputs, moving, strict=False) if t is not None}
+            values = dict(zip(program.inputs, primals, strict=True)) | {"d" + i: t for i, t in moves.items()}
+            return [
+                algebra.evaluate(algebra.tangent(program, out, tuple(moves)), values, _apply(OPS, idx, m), torch.add)
+                for out in program.outputs
+            ]
+        derivative = OPS[algebra.backward_name(name)]  # type: ignore[index]
+        if self.by_products:  # rms_norm, max_norm: a result depends on the elements of its own segment only
+            gradient = derivative(torch.ones_like(outs[0]), primals[0], outs[1], idx, m)
+            return [OPS["dot"](moving[0], gradient, idx, m), None]
+        # the derivative of a norm is linear in g, and its own derivative with respect to x is symmetric
+        dg, dx = moving[:2]
+        parts = [OPS[name](dg, *primals[1:], idx, m)] if dg is not None else []
+        parts += [derivative(dx, *primals, idx, m)[1]] if dx is not None else []
+        return [sum(parts[1:], parts[0])]
+
+    def composed(self, *args: Any) -> Any:
+        *tensors, idx, m = args
+        return _compose.composed(self.op.name, namespace(), tuple(tensors), idx, m)
+
+
+def _apply(table: dict[str, Callable[..., Any]], idx: Tensor, m: Any) -> Callable[..., Any]:
+    return lambda primitive, *tensors: table[primitive](*tensors, idx, m)
+
+
+@functools.cache
+def namespace() -> _compose.Namespace:
+    """The primitives through the entries, for compositions that can be differentiated again."""
+    return _compose.Namespace({name: ENTRIES[name] for name in algebra.ADJOINTS})
