@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+# ruff: noqa: UP018  int(1) makes a variable that a Warp loop may change
+"""The association rule as Warp functions: what fixes the bits of a reduced segment.
+
+Items are counted from the first one of the segment; lanes are float64.
+
+- row: 8 items; block: 8 rows, added lane by lane as a tree; a missing item is a zero lane
+- super: 4096 items (for more than 64 supers the power of two >= n / 64); its blocks are added lane
+  by lane, in order, for float64 data by TwoSum with an error lane; then the lanes as a tree
+- the supers of a segment are added in order by TwoSum; then high + low + 0.0
+
+A lane value is a float64, a vec3d (three columns at once) or, for maxima, a vec2d (value,
+position). The functions are overloaded on it, so one skeleton serves sums and maxima.
+"""
+
+from typing import Any
+
+import warp as wp
+
+ROW = wp.constant(8)
+BLOCK = wp.constant(64)
+SUPER = wp.constant(4096)
+MAX_SUPERS = wp.constant(64)
+LONGEST_STEP = wp.constant(1 << 29)  # of a gallop: twice this still fits 32 bits
+
+# Functions and kernels in these files are compiled into modules of their own (see _registry);
+# contraction is switched off there, so that CPU and CUDA give the same bits.
+
+
+@wp.func
+def super_size(items: int):
+    """Items in a super of a segment of `items` items."""
+    size = SUPER
+    while size < (items + MAX_SUPERS - 1) // MAX_SUPERS:
+        size = size * 2
+    return size
+
+
+# ------------------------------------------------------------------ lane values
+@wp.func
+def better(a: wp.vec2d, b: wp.vec2d):
+    """The larger of two (value, position); a NaN wins, ties go to the smaller position."""
+    a_nan = a[0] != a[0]
+    b_nan = b[0] != b[0]
+    tie = a[0] == b[0] or (a_nan and b_nan)
+    return wp.where(b[0] > a[0] or (b_nan and not a_nan) or (tie and b[1] < a[1]), b, a)
+
+
+@wp.func
+def plus(a: wp.float64, b: wp.float64):
+    return a + b
+
+
+@wp.func
+def plus(a: wp.vec3d, b: wp.vec3d):  # noqa: F811
+    return a + b
+
+
+@wp.func
+def plus(a: wp.vec2d, b: wp.vec2d):  # noqa: F811
+    return better(a, b)
+
+
+@wp.func
+def missing1():
+    return wp.float64(0.0)
+
+
+@wp.func
+def missing3():
+    return wp.vec3d(wp.float64(0.0), wp.float64(0.0), wp.float64(0.0))
+
+
+@wp.func_native("""
+    const uint64_t bits = 0x7ff0000000000000ull;
+    double v;
+    memcpy(&v, &bits, sizeof(v));
+    return v;
+""")
+def infinity() -> wp.float64: ...  # Warp's own is a float32 literal, which NVRTC warns about
+
+
+@wp.func
+def missing_position():
+    return wp.vec2d(-infinity(), infinity())
+
+
+# The lane value of an item that is not there.
+MISSING = {wp.float64: missing1, wp.vec3d: missing3, wp.vec2d: missing_position}
+
+
+@wp.func
+def two_sum(hi: Any, lo: Any, v: Any):
+    s = hi + v
+    b = s - hi
+    return s, lo + ((hi - (s - b)) + (v - b))
+
+
+@wp.func
+def total(hi: wp.float64, lo: wp.float64):
+    """high + low; after an overflow or an infinity low is NaN, and the sum is what the plain sum says."""
+    r = hi
+    if lo == lo:
+        r = hi + lo
+    return r + wp.float64(0.0)
+
+
+@wp.func
+def pair(hi: wp.float64, lo: wp.float64, column: int):
+    """What is kept of a super for one column."""
+    return wp.vec2d(hi, lo)
+
+
+@wp.func
+def pair(hi: wp.vec3d, lo: wp.vec3d, column: int):  # noqa: F811
+    return wp.vec2d(hi[column], lo[column])
+
+
+@wp.func
+def pair(hi: wp.vec2d, lo: wp.vec2d, column: int):  # noqa: F811
+    return hi
+
+
+@wp.func
+def add_super(a: wp.vec2d, b: wp.vec2d):
+    s, e = two_sum(a[0], a[1], b[0])
+    return wp.vec2d(s, e + b[1])
+
+
+# ------------------------------------------------------------------ memory
+# x[i, k] as float64. Warp's own indexing lets an index count from the end, which costs a branch a load.
+_LOAD = """
+    const auto* p = reinterpret_cast<const char*>(x.data) + int64_t(i) * x.strides[0] + int64_t(k) * x.strides[1];
+    return static_cast<double>(static_cast<%s>(*reinterpret_cast<decltype(x.data)>(const_cast<char*>(p))));
+"""
+
+
+@wp.func_native(_LOAD % "float")
+def load(x: wp.array2d(dtype=wp.float32), i: int, k: int) -> wp.float64: ...
+
+
+@wp.func_native(_LOAD % "double")
+def load(x: wp.array2d(dtype=wp.float64), i: int, k: int) -> wp.float64: ...  # noqa: F811
+
+
+@wp.func_native(_LOAD % "float")
+def load(x: wp.array2d(dtype=wp.float16), i: int, k: int) -> wp.float64: ...  # noqa: F811
+
+
+@wp.func_native(_LOAD % "float")
+def load(x: wp.array2d(dtype=wp.bfloat16), i: int, k: int) -> wp.float64: ...  # noqa: F811
+
+
+# ------------------------------------------------------------------ runs of a sorted idx
+@wp.func
+def run_end(idx: wp.array(dtype=Any), i: int, n: int):
+    """First position after i whose segment is not idx[i]: look near, gallop, bisect."""
+    s = idx[i]
+    lo = i
+    step = int(1)
+    while step < n - lo and idx[lo + step] == s:
+        lo = lo + step
+        step = wp.min(step * 2, LONGEST_STEP)
+    hi = n
+    if step < n - lo:
+        hi = lo + step
+    while hi - lo > 1:
+        mid = lo + (hi - lo) // 2
+        if idx[mid] == s:
+            lo = mid
+        else:
+            hi = mid
+    return hi
+
+
+@wp.func
+def run_start(idx: wp.array(dtype=Any), i: int):
+    """First position of the run that position i is in."""
+    s = idx[i]
+    hi = i
+    step = int(64)
+    while step <= hi and idx[hi - step] == s:
+        hi = hi - step
+        step = wp.min(step * 2, LONGEST_STEP)
+    lo = hi - step
+    if lo < -1:
+        lo = -1
+    while hi - lo > 1:
+        mid = lo + (hi - lo) // 2
+        if idx[mid] == s:
+            hi = mid
+        else:
+            lo = mid
+    return hi
+
+
+# ------------------------------------------------------------------ rounding once
+@wp.func_native("""
+    // Rounds to odd in float32, so that the second rounding, to 8 or 11 bits, is the only one that counts.
+    float f = static_cast<float>(v);
+    const double back = static_cast<double>(f);
+    if (back != v && f == f && back - back == 0.0) {
+        unsigned bits;
+        memcpy(&bits, &f, sizeof(bits));
+        if ((back < 0.0 ? -back : back) > (v < 0.0 ? -v : v)) bits -= 1u;
+        bits |= 1u;
+        memcpy(&f, &bits, sizeof(f));
+    }
+    return f;
+""")
+def to_odd(v: wp.float64) -> wp.float32: ...
+
+
+@wp.func
+def rounded(v: wp.float64, like: wp.float64):
+    return v
+
+
+@wp.func
+def rounded(v: wp.float64, like: wp.float32):  # noqa: F811
+    return wp.float32(v)
+
+
+@wp.func
+def rounded(v: wp.float64, like: wp.float16):  # noqa: F811
+    return wp.float16(to_odd(v))
+
+
+@wp.func
+def rounded(v: wp.float64, like: wp.bfloat16):  # noqa: F811
+    return wp.bfloat16(to_odd(v))

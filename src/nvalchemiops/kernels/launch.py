@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches of the kernels: from arrays of any strides to kernel arguments, and which kernels a job takes.
+
+Nothing here reads device memory, allocates other than through wp.empty, or synchronises, so every
+function can be captured. Arrays come as `Rows`: (rows, columns) of a scalar type, with strides in bytes.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import warp as wp
+from warp._src.types import array_t
+
+from . import element as _element
+from . import reduce as _reduce
+from . import segment as _segment
+from ._registry import KINDS, SIZES, THREADS, type_name
+from .reduce import COLUMNS, MAX, MEAN, MIN, NORM, PLAIN, RMS, TERMS, WIDE
+
+__all__ = [
+    "COLUMNS", "MAX", "MEAN", "MIN", "NORM", "PLAIN", "RMS", "WIDE",
+    "Rows", "count", "element", "linear", "matvec", "matrices", "reduce", "rows", "segment",
+]  # fmt: skip
+
+SUPER = 4096
+# One thread block fills a gap of empty segments; above this many segments a launch of its own clears all of them.
+INLINE_GAPS = 1 << 17
+SERIAL_GAPS = 4096  # where one thread fills it
+MAX_GROUPS = 3  # of columns that the cooperative kernel takes; wider data have columns enough to share out
+SERIAL_SPAN = 4096  # positions a thread of a serial kernel: on the CPU,
+WIDE_SPAN = 32  # and on CUDA
+MAX_SCALARS = (1 << 31) - SUPER - 1  # positions are 32 bits wide in the kernels
+
+# The tests run the cooperative kernels on the CPU, as fibers (wp.config.enable_cpu_blocks).
+cooperative_on_cpu = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An array as the kernels see it: (rows, columns) or (rows, k, j) scalars, strides in bytes."""
+
+    base: Any
+    pointer: int
+    dtype: Any
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def packed(self) -> bool:
+        """Whether each row follows the one before without a gap."""
+        size = SIZES[self.dtype]
+        return self.shape[1] == 1 or self.strides == (self.shape[1] * size, size)
+
+    def flat(self) -> "Rows":
+        """All scalars of packed rows below each other."""
+        n, k = self.shape
+        return Rows(self.base, self.pointer, self.dtype, (n * k, 1), (self.strides[-1 if k > 1 else 0],) * 2)
+
+    def argument(self) -> Any:
+        device = self.base.device
+        if device.is_cpu and device.is_capturing:  # records arrays, not addresses
+            view = wp.array(
+                ptr=self.pointer, dtype=self.dtype, shape=self.shape, strides=self.strides, device=device, copy=False
+            )
+            view._ref = self.base
+            return view
+        return array_t(self.pointer, 0, len(self.shape), self.shape, self.strides)
+
+
+def rows(x: wp.array, columns: int | None = None) -> Rows:
+    """A 1-D array of scalars, vectors or matrices as rows; a scalar may be repeated over `columns`."""
+    scalar, size = KINDS[x.dtype]
+    (n,), (stride,) = x.shape, x.strides
+    if size == 1:
+        return Rows(x, x.ptr or 0, scalar, (n, columns or 1), (stride, 0 if columns else stride))
+    return Rows(x, x.ptr or 0, scalar, (n, size), (stride, SIZES[scalar]))
+
+
+def matrices(x: wp.array, transposed: bool = False) -> Rows:
+    """A 1-D array of 3 x 3 matrices as (rows, 3, 3)."""
+    scalar, _ = KINDS[x.dtype]
+    strides = (3 * SIZES[scalar], SIZES[scalar])
+    return Rows(x, x.ptr or 0, scalar, (x.shape[0], 3, 3), (x.strides[0], *(strides[::-1] if transposed else strides)))
+
+
+def _argument(x: Any) -> Any:
+    return x.argument() if isinstance(x, Rows) else x
+
+
+def _launch(kernel: wp.Kernel, dim: Any, arguments: list[Any], device: Any, tiled: bool = False) -> None:
+    launch = wp.launch_tiled if tiled else wp.launch
+    launch(
+        kernel, dim=dim, inputs=[_argument(a) for a in arguments], device=device, block_dim=THREADS, record_tape=False
+    )
+
+
+def _plan(term: str, columns: int, j: int, device: Any) -> tuple[bool, str, int]:
+    """Whether the cooperative kernel serves, the term that it has, and into how many groups the columns fall."""
+    if not (device.is_cuda or cooperative_on_cpu):
+        return False, term, columns
+    if term == "inner_products":
+        return True, term, 1
+    if (j if term == "outer" else columns) % 3 == 0 and term + "3" in TERMS:
+        return columns <= MAX_GROUPS * 3, term + "3", columns // 3
+    return term != "outer" and columns <= MAX_GROUPS, term, columns
+
+
+def reduce(
+    term: str,
+    data: tuple[Rows, ...],
+    idx: wp.array,
+    m: int,
+    *,
+    mode: int = PLAIN,
+    flat: bool = False,
+    columns: int = 1,
+    j: int = 0,
+    out: Rows | None = None,
+    aux: Rows | None = None,
+    inv: Rows | None = None,
+    wide: Any = None,
+    counts: Any = None,
+) -> None:
+    """Reduce `term` of the data over the segments.
+
+    flat: an item is a scalar of a row, not a row. columns: how many sums a segment has.
+    """
+    n, device = idx.shape[0], idx.device
+    scalar, index = type_name(data[0].dtype), type_name(idx.dtype)
+    per = data[0].shape[1] if flat else 1
+    if n * max(per, 1) > MAX_SCALARS:
+        raise ValueError(f"reductions are limited to {MAX_SCALARS} scalars, got {n * per}")
+    if m == 0 or columns == 0:
+        return
+    cooperative, name, groups = _plan(term, columns, j, device)
+    outputs = [out, aux, inv, wide, counts]
+    fills = term != "max" or mode == NORM  # max and min leave empty segments alone
+    gaps = fills and m <= (INLINE_GAPS if cooperative or device.is_cpu else SERIAL_GAPS)
+    if fills and (n == 0 or per == 0 or not gaps):
+        clear(m, 1 if mode == COLUMNS else columns, -1 if mode == NORM else 0, scalar, outputs, device)
+    if per == 0 and counts is not None:
+        count(idx, counts)
+    if n == 0 or per == 0:
+        return
+    stride = divisor = 1
+    if flat and per > 1:
+        if all(x.packed for x in data):
+            data, stride = tuple(x.flat() for x in data), per
+        else:
+            divisor = per
+    near = int(flat or columns == 1 and term != "outer")
+    span = SERIAL_SPAN if device.is_cpu else WIDE_SPAN
+    items = n * per
+    part = None
+    if items > SUPER:
+        part = wp.empty((2 * (items // SUPER + 1), columns), dtype=wp.vec2d, device=device)
+    four = [*data, *(4 - len(data)) * [None]]
+    arguments = [*four, idx, n, m, span, per, stride, divisor, near, j, int(gaps), mode, *outputs, part]
+    if cooperative:
+        kernel = _reduce.cooperative(name, scalar, index)["reduce"]
+        _launch(kernel, (groups, (n + THREADS - 1) // THREADS), arguments, device, tiled=True)
+    else:
+        kernel = _reduce.serial(term, scalar, index)["reduce"]
+        _launch(kernel, ((n + span - 1) // span, columns), arguments, device)
+    if part is not None:
+        kernel = _reduce.combine("max" if term == "max" else "sum", scalar, index)["combine"]
+        _launch(kernel, (items // SUPER + 1, columns), [idx, n, m, per, mode, *outputs, part], device)
+
+
+def clear(m: int, columns: int, none: int, scalar: str, outputs: list[Any], device: Any) -> None:
+    """Write what a reduction says of an empty segment to all segments."""
+    kernel = _segment.segment("segment", scalar, "i32")["clear"]
+    _launch(kernel, (m, columns), [none, *outputs], device)
+
+
+def count(idx: wp.array, counts: wp.array) -> None:
+    """How many elements each segment has."""
+    m, n = counts.shape[0], idx.shape[0]
+    if m:
+        clear(m, 1, 0, "f32", [None, None, None, None, counts], idx.device)
+    if n and m:
+        kernel = _segment.count("count", "f32", type_name(idx.dtype))["lengths"]
+        _launch(kernel, n, [idx, n, m, counts], idx.device)
+
+
+def element(
+    term: str,
+    idx: wp.array,
+    m: int,
+    out: Rows,
+    *,
+    x: Rows | None = None,
+    y: Rows | None = None,
+    p: Rows | None = None,
+    q: Rows | None = None,
+    wide: Any = None,
+    counts: Any = None,
+) -> None:
+    """out[i, k] = a term of the element's data x, y and its segment's p, q, wide, counts."""
+    _element_wise(term, idx, out, [m, x, y, p, q, wide, counts, out])
+
+
+def linear(
+    idx: wp.array,
+    m: int,
+    out: Rows,
+    *products: tuple[Rows, Rows],
+    base: Rows | None = None,
+    twice: bool = False,
+) -> None:
+    """out[i] = base[i] + sum of x[i] p[s] over the products (x, p): one, two or four; `twice` doubles the second."""
+    flat: list[Any] = [array for product in products for array in product]
+    flat += [None] * (8 - len(flat))
+    _element_wise("linear", idx, out, [m, base, *flat[:4], int(twice), *flat[4:], out])
+
+
+def matvec(idx: wp.array, m: int, out: Rows, x: Rows, p: Rows, y: Rows | None = None, q: Rows | None = None) -> None:
+    """out[i] = p[s]^T x[i], plus q[s]^T y[i] where given."""
+    _element_wise("matvec", idx, out, [m, x, p, y, q, out])
+
+
+def _element_wise(name: str, idx: wp.array, out: Rows, arguments: list[Any]) -> None:
+    kernel = _element.element("element", type_name(out.dtype), type_name(idx.dtype))[name]
+    _launch(kernel, out.shape, [idx, *arguments], idx.device)
+
+
+def segment(name: str, out: Rows, *arguments: Any) -> None:
+    """An operation of `kernels.segment` on (rows, columns) of out."""
+    kernel = _segment.segment("segment", type_name(out.dtype), "i32")[name]
+    dim = out.shape if name == "divide" else out.shape[0]
+    _launch(kernel, dim, [*arguments, out], out.base.device)
