@@ -27,13 +27,6 @@ INDUCTOR = pytest.param("inductor", marks=pytest.mark.skipif(not COMPILER, reaso
 both_backends = pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
 
 
-@pytest.fixture(autouse=True)
-def quick_inductor():
-    """Precompiled headers pay after a dozen kernels; there are fewer here."""
-    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):
-        yield
-
-
 def compiled(function, backend="aot_eager", **options):
     return torch.compile(function, fullgraph=True, backend=backend, **options)
 

@@ -153,6 +153,27 @@ def load(x: wp.array2d(dtype=wp.bfloat16), i: int, k: int) -> wp.float64: ...  #
 
 # ------------------------------------------------------------------ runs of a sorted idx
 @wp.func
+def add_scalar(hi: wp.float64, lo: wp.float64, v: wp.float64, columns: int):
+    """One more scalar of a row, in ascending order; beyond three columns by TwoSum."""
+    if columns > 3:
+        hi, lo = two_sum(hi, lo, v)
+    else:
+        hi = hi + v
+    return hi, lo
+
+
+@wp.func
+def row_square(x: wp.array2d(dtype=Any), i: int):
+    """||x[i]||^2"""
+    hi = wp.float64(0.0)
+    lo = wp.float64(0.0)
+    for d in range(x.shape[1]):
+        v = load(x, i, d)
+        hi, lo = add_scalar(hi, lo, v * v, x.shape[1])
+    return total(hi, lo)
+
+
+@wp.func
 def run_end(idx: wp.array(dtype=Any), i: int, n: int):
     """First position after i whose segment is not idx[i]: look near, gallop, bisect."""
     s = idx[i]

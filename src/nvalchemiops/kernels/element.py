@@ -10,7 +10,7 @@ from typing import Any
 import warp as wp
 
 from ._registry import family
-from ._rule import load, rounded
+from ._rule import add_scalar, load, rounded, row_square, total
 
 A = wp.array2d(dtype=Any)
 D = wp.array(dtype=wp.float64)
@@ -65,20 +65,17 @@ def norm_second(x: A, y: A, p: A, q: A, wide: D, counts: L, i: int, k: int, s: i
 
 @wp.func
 def norm(x: A, i: int):
-    v = wp.float64(0.0)
-    for d in range(x.shape[1]):
-        a = load(x, i, d)
-        v = v + a * a
-    return wp.sqrt(v)
+    return wp.sqrt(row_square(x, i))
 
 
 @wp.func
 def along(x: A, y: A, i: int, length: wp.float64):
     """<x / ||x||, y>"""
-    v = wp.float64(0.0)
+    hi = wp.float64(0.0)
+    lo = wp.float64(0.0)
     for d in range(x.shape[1]):
-        v = v + load(x, i, d) / length * load(y, i, d)
-    return v
+        hi, lo = add_scalar(hi, lo, load(x, i, d) / length * load(y, i, d), x.shape[1])
+    return total(hi, lo)
 
 
 @wp.func

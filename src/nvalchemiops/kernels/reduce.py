@@ -30,6 +30,7 @@ from ._rule import (
     pair,
     plus,
     rounded,
+    row_square,
     run_end,
     run_start,
     super_size,
@@ -91,9 +92,7 @@ def max_term(x: A, y: A, u: A, w: A, row: int, k: int, c: int, j: int):
     """(the squared norm, x or -x; the position)."""
     v = wp.float64(0.0)
     if j == NORM:
-        for d in range(x.shape[1]):
-            a = load(x, row, d)
-            v = v + a * a
+        v = row_square(x, row)
     else:
         v = load(x, row, 0)
         if j == MIN:

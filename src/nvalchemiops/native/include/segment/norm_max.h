@@ -1,6 +1,6 @@
 // The largest norm of a segment, and where it is.
 //
-// Squared norms are compared in float64 (added over k in ascending order). The first NaN wins, else the largest, the
+// Squared norms are compared in float64, added over k in ascending order (by TwoSum for k > 3). The first NaN wins, else the largest, the
 // first of equals. Maxima of supers are joined in order, so the verdict is that of one pass from left to right.
 // The derivatives live at the argmax alone: x / ||x|| there, 0 everywhere else and where the norm is 0.
 #pragma once
@@ -13,10 +13,17 @@ namespace seg { namespace {
 struct Largest { double square; i64 at; };
 SEG_INLINE bool beats(double a, double b) { return a > b || (a != a && b == b); }
 
+// term(0) + ... + term(k - 1), the scalars of one row.
+template <class F> SEG_INLINE double row_sum(i64 k, const F& term) {
+  double hi = 0, lo = 0;
+  for (i64 q = 0; q < k; q++) {
+    if (k > 3) two_sum(hi, lo, term(q));
+    else hi += term(q);
+  }
+  return (hi + (lo == lo ? lo : 0)) + 0.0;    // see `total`
+}
 template <class T> SEG_INLINE double square_norm(const T* x, i64 k) {
-  double s = 0;
-  for (i64 q = 0; q < k; q++) s += (double)x[q] * (double)x[q];
-  return s;
+  return row_sum(k, [=](i64 q) { return (double)x[q] * (double)x[q]; });
 }
 // Squared norms of the n elements from i on; q has room for n rounded up to eight.
 template <class T> void square_norms(const T* x, i64 k, i64 i, i64 n, double* q) {
@@ -165,8 +172,7 @@ void norm_max_second(const T* v, const T* g, const T* x, const void* at, bool na
     const T *const p = x + i * k, *const c = v + i * k;
     const double norm = __builtin_elementwise_sqrt(square_norm(p, k));
     if (norm == 0) return;
-    double inner = 0;                         // <x / ||x||, v>
-    for (i64 q = 0; q < k; q++) inner += (double)p[q] / norm * (double)c[q];
+    const double inner = row_sum(k, [=](i64 q) { return (double)p[q] / norm * (double)c[q]; });   // <x / ||x||, v>
     gg[s] = (T)inner;
     for (i64 q = 0; q < k; q++)
       gx[i * k + q] = (T)((double)g[s] / norm * ((double)c[q] - (double)p[q] / norm * inner));
