@@ -45,7 +45,7 @@ def segmented_rms_norm(x, idx, num_segments):
 
 def segmented_max_norm(x, idx, num_segments):
     if x.shape[0] == 0:
-        return x.new_zeros(num_segments) + x.sum() * 0
+        return segmented_sum(_flat(x), idx, num_segments)
     square = _flat(x * x)
     with torch.no_grad():
         wide, n = idx.long(), x.shape[0]

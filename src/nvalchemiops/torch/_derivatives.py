@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ class Step:
     """One operation of a backward, called with some of (*cotangents, *saved tensors)."""
 
     run: Callable[..., Any]
-    arguments: Callable[[tuple[Any, ...]], tuple[Any, ...]]
+    arguments: tuple[int, ...]
     positions: tuple[int, ...]  # the operands whose gradients it returns; those for one operand are added up
 
 
@@ -56,26 +55,29 @@ class Plan:
             kept = [i for i, o in enumerate(operands) if o in used]
         self.saved = (*kept, count)  # positions in (*operands, idx, *results); idx comes last
         self.names = (*self.cotangents, *(operands[i] if i < count else "by-product" for i in kept), "idx")
-        # If the fused operation is not differentiable in turn, then neither may a gradient through it be asked for.
-        self.last = self.fused is not None and not algebra.has_backward(self.fused)
+        # Where a gradient through the fused operation is asked for, but it has no backward, its parts have one.
+        self.last = self.fused is not None and op.name in PROGRAMS and not algebra.has_backward(self.fused)
         self.nothing = [None] * (count + 1)
         self.complete = (True,) * len(self.cotangents)
-        self.steps = functools.cache(self._steps)
+        self._known: dict[Any, tuple[Step, ...]] = {}  # compiled autograd traces this: no functools.cache
 
-    def _steps(self, present: tuple[bool, ...], fused: bool) -> tuple[Step, ...]:
+    def steps(self, present: tuple[bool, ...], fused: bool) -> tuple[Step, ...]:
         """What to run, by which cotangents there are and whether the fused operation may be used."""
-        return tuple(self._make_steps(present, fused))
+        key = present, fused
+        if key not in self._known:
+            self._known[key] = tuple(self._make_steps(present, fused))
+        return self._known[key]
 
     def _make_steps(self, present: tuple[bool, ...], fused: bool) -> Iterator[Step]:
         if self.fused and fused and all(present):
-            yield Step(ENTRIES[self.fused], tuple, self.op.differentiable)
+            yield Step(ENTRIES[self.fused], tuple(range(len(self.names))), self.op.differentiable)
         elif self.op.name in PROGRAMS:
             missing = {n for n, p in zip(self.cotangents, present, strict=True) if not p}
             for i in self.wanted:
                 terms = self.program.outputs["g" + self.op.operands[i].name]
                 for term in algebra.calls(terms, set(self.names) - missing):
-                    places = [self.names.index(o) for o in (*term.operands, "idx")]
-                    yield Step(ENTRIES[term.primitive], itemgetter(*places), (i,))
+                    places = tuple(self.names.index(o) for o in (*term.operands, "idx"))
+                    yield Step(ENTRIES[term.primitive], places, (i,))
 
     def gradients(self, cotangents: tuple[Any, ...], saved: tuple[Any, ...], rest: Any) -> Sequence[Any]:
         count = len(self.complete)
@@ -90,7 +92,7 @@ class Plan:
         )
         found = self.nothing.copy()
         for step in self.steps(present, not differentiated):
-            parts = step.run(*step.arguments(values), rest[0])
+            parts = step.run(*[values[k] for k in step.arguments], rest[0])
             if type(parts) is not tuple:
                 (i,) = step.positions
                 found[i] = parts if found[i] is None else found[i] + parts
@@ -110,10 +112,12 @@ class OperationRule:
         self.differentiable = op.differentiable
         self.by_products = tuple(i for i, r in enumerate(op.results) if r.by_product)
         self.has_backward = algebra.has_backward(op.name)
-        self._plan = functools.cache(functools.partial(Plan, op))
+        self._plans: dict[Needs, Plan] = {}
 
     def plan(self, needs: Needs) -> Plan:
-        return self._plan(needs)
+        if needs not in self._plans:
+            self._plans[needs] = Plan(self.op, needs)
+        return self._plans[needs]
 
     def tangents(self, primals: Sequence[Any], moving: Sequence[Any], outs: Sequence[Any], rest: Any) -> Sequence:
         name = self.op.name

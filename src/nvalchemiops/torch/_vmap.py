@@ -34,8 +34,9 @@ def rule(op: Operation, target: Callable[..., Any]) -> Callable[..., Any]:
         flat = [_fold(o, t, number, n) for o, t in zip(op.operands, tensors, strict=True)]
         outs = target(*flat, folded, batch * stride)
         if len(op.results) == 1:
-            return _unfold(op.results[0], outs, number, inside), 0
-        return tuple(_unfold(r, o, number, inside) for r, o in zip(op.results, outs, strict=True)), (0,) * len(outs)
+            return _unfold(op.results[0], outs, number, inside, stride), 0
+        back = tuple(_unfold(r, o, number, inside, stride) for r, o in zip(op.results, outs, strict=True))
+        return back, (0,) * len(back)
 
     return batched
 
@@ -54,9 +55,9 @@ def _fold(operand: Operand, tensor: Tensor, number: Tensor, n: Any) -> Tensor:
     return tensor.reshape(tensor.shape[0] * tensor.shape[1], *tensor.shape[2:])
 
 
-def _unfold(result: Operand, out: Tensor, number: Tensor, inside: Tensor) -> Tensor:
+def _unfold(result: Operand, out: Tensor, number: Tensor, inside: Tensor, stride: Any) -> Tensor:
     batch, n = inside.shape
-    out = out.reshape(batch, out.shape[0] // batch, *out.shape[1:])
+    out = out.reshape(batch, n if result.lead == "n" else stride, *out.shape[1:])
     if result.lead == "n":  # elements out of range met the dropped segment's data: 0 times NaN is NaN
         return torch.where(inside.reshape(batch, n, *(1,) * (out.dim() - 2)), out, torch.zeros_like(out))
     out = out[:, :-1]
