@@ -25,7 +25,7 @@ def test_import_brings_no_framework():
     assert out.strip() == ""
 
 
-@pytest.mark.parametrize("framework", ["torch"])
+@pytest.mark.parametrize("framework", ["torch", "jax"])
 def test_missing_framework_names_the_extra(framework):
     out = run(f"""
 sys.modules[{framework!r}] = None

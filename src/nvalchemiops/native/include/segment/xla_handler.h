@@ -75,7 +75,7 @@ template <class... A> Error* handle(const Frame* f, i64 (*function)(A...)) {
   return nullptr;
 }
 
-// An empty struct to instantiate, a function pointer to export.
+// Exported for each function F of the engine.
 template <auto F> Error* handler(Frame* f) {
   if (f->extensions && f->extensions->type == METADATA) {
     Metadata* m = ((MetadataExtension*)f->extensions)->metadata;

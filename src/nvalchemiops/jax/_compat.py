@@ -1,0 +1,93 @@
+"""Everything of JAX that is not part of its stable interface, in one place; written for jax >= 0.10."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.core import ShapedArray, Tracer
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import NamedSharding, PartitionSpec
+
+try:
+    from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
+except ImportError:  # then a constant idx inside jit is looked at when the program is traced
+
+    def under_jit() -> bool:
+        return False
+
+
+__all__ = ["Primitive", "Tracer", "Zero", "ad", "is_undefined", "primitive", "result_type", "under_jit", "zero_like"]
+
+Zero = ad.Zero
+is_undefined = ad.is_undefined_primal
+
+
+def zero_like(value: Any) -> Any:
+    """The symbolic zero tangent of a value."""
+    return Zero(jax.typeof(value).to_tangent_aval())
+
+
+def zero_cotangent(undefined: Any) -> Any:
+    """The symbolic zero cotangent of an operand that is being transposed."""
+    return Zero(undefined.aval.to_ct_aval())
+
+
+def result_type(shape: Sequence[Any], dtype: Any, like: Any) -> ShapedArray:
+    """The type of a result: varying over the same axes of a mesh as the operand type `like`."""
+    mesh = like.sharding.mesh
+    sharding = None if mesh.empty else NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))
+    if sharding is None:
+        return ShapedArray(tuple(shape), dtype)
+    return like.update(shape=tuple(shape), dtype=dtype, weak_type=False, sharding=sharding)
+
+
+def same_axes(operands: Sequence[Any]) -> Sequence[Any]:
+    """Operands varying over the same axes of a mesh: inside `shard_map(check_vma=True)` a primitive asks for that."""
+    if all(not getattr(jax.typeof(o).sharding.mesh, "axis_names", ()) for o in operands):
+        return operands
+    varying = [jax.typeof(o).manual_axis_type.varying for o in operands]
+    every = frozenset().union(*varying)
+    if all(v == every for v in varying):
+        return operands
+    return [
+        jax.lax.pcast(o, tuple(sorted(every - v)), to="varying") if v != every else o
+        for o, v in zip(operands, varying, strict=True)
+    ]
+
+
+def primitive(
+    name: str,
+    types: Callable[..., Sequence[ShapedArray]],
+    jvp: Callable[..., Any],
+    transpose: Callable[..., Any] | None,
+    batch: Callable[..., Any],
+    lower: Callable[..., Any],
+    lower_cpu: Callable[..., Any] | None,
+) -> Primitive:
+    """A primitive with several results, all rules registered. The lowerings are functions of JAX arrays."""
+    p = Primitive(name)
+    p.multiple_results = True
+    jitted: dict[Any, Callable[..., Any]] = {}
+
+    def run(*args: Any, **params: Any) -> Any:
+        key = tuple(sorted(params.items()))
+        if key not in jitted:
+            function = lambda *a: p.bind(*a, **params)  # noqa: E731
+            function.__name__ = name
+            jitted[key] = jax.jit(function)
+        with jax.disable_jit(False):  # else the body would be run op by op, and come back here
+            return jitted[key](*args)
+
+    p.def_impl(run)
+    p.def_abstract_eval(types)
+    ad.primitive_jvps[p] = jvp
+    if transpose is not None:
+        ad.primitive_transposes[p] = transpose
+    batching.primitive_batchers[p] = batch
+    mlir.register_lowering(p, mlir.lower_fun(lower, multiple_results=True))
+    if lower_cpu is not None:
+        mlir.register_lowering(p, mlir.lower_fun(lower_cpu, multiple_results=True), platform="cpu")
+    return p

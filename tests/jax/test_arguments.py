@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad arguments: the right exception, before anything is computed, with a message that helps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import OPS
+
+from nvalchemiops.jax import segment_ops
+from nvalchemiops.jax.segment_ops import segmented_mul, segmented_sum
+
+X = jnp.ones(4)
+IDX = jnp.array([0, 0, 1, 2], jnp.int32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ((X, IDX[:3], 3), ValueError, "one row an element"),
+        ((X, IDX.reshape(2, 2), 3), ValueError, "1-D"),
+        ((X, IDX.astype("uint8"), 3), ValueError, "int32"),
+        ((X, IDX > 0, 3), ValueError, "int32"),
+        ((X, IDX.astype("float32"), 3), ValueError, "int32"),
+        ((X.astype("int32"), IDX, 3), ValueError, "float32"),
+        ((X.astype("complex64"), IDX, 3), ValueError, "float32"),
+        ((jnp.float32(1), IDX, 3), ValueError, "0-D"),
+        ((X, IDX, -1), ValueError, "negative"),
+        ((X, IDX, True), TypeError, "num_segments"),
+        ((X, IDX, 3.0), TypeError, "num_segments"),
+        ((X, IDX, None), TypeError, "num_segments"),
+        (([1.0] * 4, IDX, 3), TypeError, "x must be a jax.Array"),
+        ((X, [0, 0, 1, 2], 3), TypeError, "idx must be a jax.Array"),
+        ((X, IDX.at[0].set(-1), 3), ValueError, r"range .* idx\[0\] = -1 is negative"),
+        ((X, IDX, 1), ValueError, r"range .* idx\[3\] = 2"),
+        ((X, IDX[::-1], 3), ValueError, r"sorted, but idx\[1\] = 1 comes after idx\[0\] = 2"),
+        ((X, np.array([0, 0, 1, 2**32 + 1]), 3), ValueError, "range"),
+    ],
+)
+def test_messages(arguments, error, words):
+    with pytest.raises(error, match=f"(?s)segmented_sum: .*{words}"):
+        segmented_sum(*arguments)
+
+
+def test_other_operands():
+    with pytest.raises(ValueError, match="num_segments"):
+        segmented_mul(X, jnp.ones(2), IDX, 3)
+    with pytest.raises(ValueError, match="dtype"):
+        segmented_mul(X, jnp.ones(3, "float32"), IDX, 3)
+    with pytest.raises(ValueError, match="must fit"):
+        segment_ops.segmented_matvec(jnp.ones((4, 2)), jnp.ones((3, 3, 3)), IDX, 3)
+    with pytest.raises(ValueError, match="2-D"):
+        segment_ops.segmented_matvec(X, jnp.ones((3, 3, 3)), IDX, 3)
+
+
+def test_traced_num_segments():
+    with pytest.raises(TypeError, match="num_segments .* traced"):
+        jax.jit(segmented_sum)(X, IDX, 3)
+    assert jax.jit(segmented_sum, static_argnames="num_segments")(X, IDX, num_segments=3).shape == (3,)
+
+
+def test_a_checked_idx_is_checked_against_each_number():
+    segmented_sum(X, IDX, 3)
+    segmented_sum(X, IDX, 5)
+    segmented_sum(X, IDX, 2)  # 2 is padding
+    with pytest.raises(ValueError, match="range"):
+        segmented_sum(X, IDX, 1)
+
+
+def test_eager_transforms_check_and_jit_does_not():
+    bad = IDX.at[3].set(9)
+    for call in (segmented_sum, lambda *a: jax.grad(lambda x: segmented_sum(x, *a[1:]).sum())(a[0])):
+        with pytest.raises(ValueError, match="range"):
+            call(X, bad, 3)
+    assert jax.jit(lambda x, i: segmented_sum(x, i, 3))(X, bad).tolist() == [2, 1, 0]
+    assert jax.jit(lambda x: segmented_sum(x, bad, 3))(X).tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.short)
+def test_keywords_and_numpy(op):
+    width = op.widths[3] if len(op.widths) > 3 else (3, 3)
+    arrays = {a.name: np.ones(a.shape(4, 3, width), "float32") for a in op.args}
+    function = getattr(segment_ops, op.name)
+    out = function(**arrays, idx=np.asarray(IDX), num_segments=np.int64(3))
+    assert isinstance(out, jax.Array) and out.dtype == "float32"
+    assert np.array_equal(out, function(*arrays.values(), IDX, 3))
+
+
+def test_idx_has_no_gradient():
+    grads = jax.grad(lambda x, i: segmented_sum(x, i, 3).sum(), argnums=(0, 1), allow_int=True)(X, IDX)
+    assert grads[1].dtype == jax.dtypes.float0

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Derivatives: finite differences in both modes, compositions of jax.ops up to third order, zero rules."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+from jax_battery import LENGTHS, SMALL, argnums, assert_close, cases, index, loss
+
+from nvalchemiops.jax.segment_ops import segmented_max_norm, segmented_mean, segmented_rms_norm
+
+
+@cases(("float64",), widths=1)
+def test_finite_differences_to_third_order(case):
+    lengths = (2, 0, 1)
+    idx, m = index(lengths), len(lengths)
+    inputs = case.inputs(len(idx), m)
+    function = jax.jit(lambda *a: case(*a, idx, m))
+    check_grads(function, inputs, order=3, modes=["fwd", "rev"], atol=1e-4, rtol=1e-4, eps=1e-4)
+
+
+def along(mode, function, vectors):
+    """The derivative of a scalar function along a direction: scalar again, so modes nest."""
+    if mode == "forward":
+        return lambda *a: jax.jvp(function, a, vectors)[1]
+    numbers = tuple(range(len(vectors)))
+    return lambda *a: sum(jnp.vdot(g, v) for g, v in zip(jax.grad(function, numbers)(*a), vectors, strict=True))
+
+
+@cases(("float64",), widths=2)
+def test_every_mixture_of_modes(case):
+    lengths = (0, 2, 0, 1)
+    idx, m = index(lengths, padding=1), len(lengths)
+    inputs, weights = case.inputs(len(idx), m), case.weights(len(idx), m)
+    if case.op.out.kind == "element":
+        weights = weights.at[-1].set(0.0)  # the compositions give something else for padding
+    directions = [tuple(case.inputs(len(idx), m, seed)) for seed in (5, 6, 7)]
+
+    def derivatives(function, mixtures):
+        found = []
+        for modes in mixtures:
+            derived = function
+            for mode, vectors in zip(modes, directions, strict=False):
+                derived = along(mode, derived, vectors)
+            found.append(derived)
+        return jax.jit(lambda *a: [f(*a) for f in found])
+
+    mixtures = [m for order in (1, 2, 3) for m in itertools.product(("forward", "reverse"), repeat=order)]
+    ours = derivatives(loss(case, weights, idx, m), mixtures)(*inputs)
+    expected = derivatives(loss(case.composed, weights, idx, m), [("forward",) * order for order in (1, 2, 3)])(*inputs)
+    for modes, value in zip(mixtures, ours, strict=True):
+        np.testing.assert_allclose(value, expected[len(modes) - 1], rtol=1e-9, err_msg=str(modes))
+
+
+@cases(("float32",), widths=2)
+def test_gradients_float32(case):
+    idx, m = index(LENGTHS["sizes"]), len(LENGTHS["sizes"])
+    inputs, weights = case.inputs(len(idx), m), case.weights(len(idx), m)
+    wide = [a.astype("float64") for a in inputs]
+    got = jax.grad(loss(case, weights, idx, m), argnums(case))(*inputs)
+    expected = jax.grad(loss(case.composed, weights.astype("float64"), idx, m), argnums(case))(*wide)
+    assert_close(got, expected, 2e-5)
+
+
+@cases(("float16", "bfloat16"), widths=1)
+def test_half_precision(case):
+    idx, m = index(SMALL), len(SMALL)
+    inputs, weights = case.inputs(len(idx), m), case.weights(len(idx), m)
+    wide = [a.astype("float64") for a in inputs]
+    got = jax.grad(loss(case, weights, idx, m), argnums(case))(*inputs)
+    assert all(g.dtype == case.dtype for g in got)
+    expected = jax.grad(loss(case.composed, weights.astype("float64"), idx, m), argnums(case))(*wide)
+    assert_close(tuple(g.astype("float64") for g in got), expected, 40 * case.eps)
+
+
+@pytest.mark.parametrize("op", [segmented_mean, segmented_rms_norm, segmented_max_norm])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_zero_segments_have_zero_derivatives(op, dtype):
+    """Empty and all-zero ones, to third order, both modes, never NaN."""
+    idx = jnp.array([0, 0, 2, 2, 3], jnp.int32)
+    x = jnp.array([1.0, 2, 0, 0, 5], dtype)
+    derivative = lambda x: op(x, idx, 4)  # noqa: E731
+    for order in range(3):
+        derivative = (jax.jacrev if order % 2 else jax.jacfwd)(derivative)
+        found = np.asarray(derivative(x))
+        assert np.isfinite(found).all()
+        assert not found[1].any()
+        if op is not segmented_mean:
+            assert not found[2].any()
+
+
+def test_forward_mode_of_an_empty_middle_segment():
+    idx = jnp.array([0, 0, 2, 2, 2], jnp.int32)
+    x = jnp.arange(5.0)
+    _, tangent = jax.jvp(lambda x: segmented_mean(x, idx, 3), (x,), (x + 1,))
+    assert tangent.tolist() == [1.5, 0, 4]
+
+
+def test_products_do_not_overflow():
+    """float32 from 1e-15 to 1e15: the second derivative of rms_norm."""
+    idx = jnp.zeros(3, jnp.int32)
+    for scale in (1e-15, 1.0, 1e15):
+        x = jnp.array([1.0, 2.0, 2.0], "float32") * np.float32(scale)
+        hessian = jax.hessian(lambda x: segmented_rms_norm(x, idx, 1)[0])(x) * np.float32(scale)
+        expected = np.eye(3) / 3 / np.sqrt(3) - np.outer([1, 2, 2], [1, 2, 2]) / 27 / np.sqrt(3)
+        np.testing.assert_allclose(hessian, expected, rtol=1e-5, atol=1e-7)
+
+
+@cases(("float64",), widths=1)
+def test_no_elements(case):
+    for m in (3, 0):
+        idx = jnp.zeros(0, jnp.int32)
+        inputs = case.inputs(0, m)
+        total = lambda *a, m=m, idx=idx: case(*a, idx, m).sum()  # noqa: E731
+        for got, a in zip(jax.jit(jax.grad(total, argnums(case)))(*inputs), inputs, strict=True):
+            assert got.shape == a.shape and not np.asarray(got).any()
+        assert jax.jacrev(lambda *a, m=m, idx=idx: case(*a, idx, m))(*inputs).size == 0
+        batched = jax.vmap(lambda *a, m=m, idx=idx: case(*a, idx, m))(*[jnp.stack([a, a]) for a in inputs])
+        assert batched.shape == (2, *case(*inputs, idx, m).shape)

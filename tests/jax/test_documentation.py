@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples in the docstrings."""
+
+import doctest
+
+import jax
+import pytest
+
+import nvalchemiops.jax._lowering
+import nvalchemiops.jax.segment_ops
+
+
+@pytest.mark.parametrize("module", [nvalchemiops.jax.segment_ops, nvalchemiops.jax._lowering])
+def test_examples(module):
+    with jax.enable_x64(False):
+        found = doctest.testmod(module)
+    assert found.attempted > 3 and not found.failed
+
+
+def test_every_function_is_documented():
+    public = nvalchemiops.jax.segment_ops
+    assert len(public.__all__) == 7
+    for name in public.__all__:
+        assert all(part in getattr(public, name).__doc__ for part in ("Parameters", "Returns", "Raises", "Examples"))

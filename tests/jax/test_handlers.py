@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The FFI handlers themselves: errors, XLA's thread pool, what a compiled program consists of."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax_battery import cases, index
+
+import nvalchemiops
+from nvalchemiops.jax import ffi_targets
+from nvalchemiops.jax.segment_ops import (
+    segmented_dot,
+    segmented_matvec,
+    segmented_mul,
+    segmented_rms_norm,
+    segmented_sum,
+)
+
+X = jnp.ones(4, "float32")
+IDX = jnp.array([0, 0, 1, 2], jnp.int32)
+SIZES = np.array([4, 3, 1, 4])
+
+
+def call(x, idx=IDX, out=jax.ShapeDtypeStruct((3,), "float32"), **attributes):  # noqa: B008
+    ffi_targets()
+    return jax.ffi.ffi_call("nvalchemiops_segmented_sum_f32", out)(x, idx, **attributes)
+
+
+def test_a_misused_handler_returns_an_error():
+    assert call(X, sizes=SIZES).tolist() == [2, 1, 1]
+    for wrong, message in [
+        (lambda: call(X.astype("float64"), sizes=SIZES), "another type"),
+        (lambda: call(X, IDX.astype("float32"), sizes=SIZES), "another type"),
+        (lambda: call(X, out=jax.ShapeDtypeStruct((3,), "int32"), sizes=SIZES), "another type"),
+        (lambda: call(X), "one attribute"),
+        (lambda: call(X, sizes=SIZES[1:]), "sizes does not fit"),
+        (lambda: call(X, sizes=SIZES.astype("int32")), "sizes does not fit"),
+        (lambda: call(X, out=[jax.ShapeDtypeStruct((3,), "float32")] * 2, sizes=SIZES), "more operands"),
+    ]:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"nvalchemiops: .*{message}"):
+            jax.block_until_ready(wrong())
+
+
+@cases(("float32",), widths=1)
+def test_a_compiled_program_calls_the_engine_and_no_python(case):
+    idx, m = index((3, 0, 2)), 3
+    arrays = case.inputs(len(idx), m)
+    gradient = jax.jit(jax.grad(lambda *a: (case(*a, idx, m) ** 2).sum(), tuple(range(len(arrays)))))
+    text = gradient.lower(*arrays).compile().as_text()
+    targets = re.findall(r'custom_call_target="(\w+)"', text)
+    assert targets and all(t.startswith("nvalchemiops_segmented_") for t in targets)
+    assert "callback" not in text and "scatter" not in text
+
+
+def test_second_order_is_fused():
+    """One operation for the gradient of mul, dot, matvec; one for that of the gradient."""
+    v = jnp.ones((4, 3))
+    operands = {segmented_mul: (v, jnp.ones(3)), segmented_matvec: (v, jnp.ones((3, 3, 3))), segmented_dot: (v, v)}
+    for op, (first, second) in operands.items():
+        function = lambda x, y, op=op: (op(x, y, IDX, 3) ** 3).sum()  # noqa: E731
+        squares = lambda x, y: sum((g**2).sum() for g in jax.grad(function, (0, 1))(x, y))  # noqa: E731, B023
+        names = re.findall(r"segmented_\w+", str(jax.make_jaxpr(jax.grad(squares, (0, 1)))(first, second)))
+        assert names.count(op.__name__ + "_double_backward") == 1
+        assert op.__name__ + "_backward" in names
+
+
+def test_concurrent_calls_share_the_pool():
+    """Long calls at the same time: the one that finds the pool taken works alone, and gives the same bits."""
+    idx = index(np.random.default_rng(0).integers(0, 40_000, 20))
+    x = jnp.asarray(np.random.default_rng(1).normal(size=len(idx)), "float32")
+    programs = [
+        jax.jit(lambda x: segmented_sum(x, idx, 20)),
+        jax.jit(jax.grad(lambda x: segmented_rms_norm(x, idx, 20).sum())),
+        jax.jit(lambda x: [segmented_dot(x * k, x, idx, 20) for k in range(1, 9)]),
+    ]
+    expected = [jax.tree.leaves(p(x)) for p in programs]
+    wrong = []
+
+    def work(k):
+        for i in range(20):
+            for got, right in zip(jax.tree.leaves(programs[(i + k) % 3](x)), expected[(i + k) % 3], strict=True):
+                if np.asarray(got).tobytes() != np.asarray(right).tobytes():
+                    wrong.append((k, i))
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+    [w.start() for w in workers]
+    [w.join(timeout=120) for w in workers]
+    assert not wrong and not any(w.is_alive() for w in workers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="taskset")
+def test_a_pool_of_one_thread_does_not_deadlock():
+    code = """
+import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import warp; warp.config.log_level = 30
+import jax, jax.numpy as jnp
+from nvalchemiops.jax.segment_ops import segmented_sum
+idx = jnp.repeat(jnp.arange(100, dtype=jnp.int32), 10_000)
+f = jax.jit(lambda x: jax.lax.scan(lambda c, _: (c + segmented_sum(c, idx, 100)[0], None), x, None, length=50)[0])
+print(jax.block_until_ready(f(jnp.ones(1_000_000))).shape)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    assert done.stdout.strip() == "(1000000,)", done.stderr

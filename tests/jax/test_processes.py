@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses processes: exported programs, the compilation cache; and JAX alone, without torch."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+
+import nvalchemiops
+from nvalchemiops.jax import ffi_targets
+from nvalchemiops.jax.segment_ops import segmented_max_norm, segmented_mul, segmented_rms_norm, segmented_sum
+
+SOURCE = pathlib.Path(nvalchemiops.__file__).parents[1]
+X = jnp.linspace(-1, 2, 12, dtype="float32").reshape(4, 3)
+IDX = jnp.array([0, 0, 1, 3], jnp.int32)
+
+
+def python(code, **environment):
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), **environment}
+    code = "import warp; warp.config.log_level = 30\n" + code  # its banner goes to stdout
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()
+
+
+def model(x, idx):
+    norms = segmented_rms_norm(x, idx, 4) + segmented_max_norm(x, idx, 4)
+    return segmented_sum(segmented_mul(x, norms, idx, 4), idx, 4)
+
+
+def energy_and_forces(x, idx):
+    return jax.value_and_grad(lambda x: (model(x, idx) ** 3).sum())(x)
+
+
+def test_export_round_trip_in_a_second_process(tmp_path):
+    pytest.importorskip("flatbuffers")  # JAX serialises with it
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in ffi_targets()]
+    exported = export.export(jax.jit(energy_and_forces), disabled_checks=checks)(X, IDX)
+    (tmp_path / "program").write_bytes(exported.serialize())
+    np.savez(tmp_path / "arguments.npz", x=X, idx=IDX)
+    python(f"""
+import jax, numpy as np
+from jax import export
+from nvalchemiops.jax import ffi_targets
+ffi_targets()
+program = export.deserialize(open({str(tmp_path / "program")!r}, "rb").read())
+arguments = np.load({str(tmp_path / "arguments.npz")!r})
+energy, forces = program.call(arguments["x"], arguments["idx"])
+np.savez({str(tmp_path / "results.npz")!r}, energy=energy, forces=forces)
+""")
+    results = np.load(tmp_path / "results.npz")
+    energy, forces = jax.jit(energy_and_forces)(X, IDX)
+    assert np.array_equal(results["energy"], energy) and np.array_equal(results["forces"], forces)
+    assert np.abs(forces).max() > 0.1
+
+
+def test_export_without_the_promise_is_refused():
+    with pytest.raises(ValueError, match="nvalchemiops_segmented"):
+        export.export(jax.jit(energy_and_forces))(X, IDX)
+
+
+CACHED = """
+import jax, jax.numpy as jnp
+from nvalchemiops.jax.segment_ops import segmented_sum
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+f = jax.jit(jax.grad(lambda x, i: (segmented_sum(x, i, 3) ** 2).sum()))
+print(f(jnp.arange(4.), jnp.array([0, 0, 1, 2], jnp.int32)).tolist())
+"""
+
+
+def test_compilation_cache_in_a_second_process(tmp_path):
+    first = python(CACHED, JAX_COMPILATION_CACHE_DIR=str(tmp_path))
+    entries = sorted(p.name for p in tmp_path.iterdir() if p.name.endswith("-cache"))
+    assert first == ["[2.0, 2.0, 4.0, 6.0]"] and entries
+    assert python(CACHED, JAX_COMPILATION_CACHE_DIR=str(tmp_path)) == first
+    assert sorted(p.name for p in tmp_path.iterdir() if p.name.endswith("-cache")) == entries
+
+
+def test_without_torch():
+    """Neither imported nor needed, threads included; float64 off."""
+    out = python("""
+import sys
+sys.modules["torch"] = None
+import jax, jax.numpy as jnp, numpy as np
+from nvalchemiops.jax.segment_ops import segmented_sum, segmented_rms_norm
+idx = jnp.asarray(np.repeat(np.arange(100), 10_000), jnp.int32)
+ones = jnp.full(1_000_000, 0.1, jnp.float32)
+print(np.unique(segmented_sum(ones, idx, 100)).tolist() == [np.float32(np.float64(np.float32(0.1)) * 10_000)])
+print(jax.jit(jax.grad(lambda x: segmented_rms_norm(x, idx, 100)[0]))(ones)[:1])
+print([name for name in sys.modules if name.split(".")[0] == "torch" and sys.modules[name]])
+""")
+    assert out[0] == "True" and out[2] == "[]"
+
+
+def test_int64_idx_does_not_narrow_without_x64():
+    python("""
+import numpy as np, jax.numpy as jnp
+from nvalchemiops.jax.segment_ops import segmented_sum
+try:
+    segmented_sum(jnp.ones(2), np.array([0, 2**32 + 1]), 2)
+except ValueError as error:
+    assert "range" in str(error)
+else:
+    raise SystemExit("narrowed")
+print(segmented_sum(jnp.ones(2), np.array([0, 1]), 2))
+""")
+
+
+BREAK = """
+from nvalchemiops.native import NativeBuildError, _xla
+def handlers(table): raise NativeBuildError("the compiler is on holiday")
+_xla.handlers = handlers
+"""
+
+ON_XLA = """
+import warnings
+import jax, jax.numpy as jnp, numpy as np
+jax.config.update("jax_enable_x64", True)
+from nvalchemiops.jax import ffi_targets, segment_ops as so
+x, y = jnp.linspace(-1, 2, 12).reshape(4, 3), jnp.arange(1., 5)
+idx = jnp.array([0, 0, 1, 3], jnp.int32)
+a = jnp.arange(24.).reshape(4, 3, 2)
+def outs(x, y, a, idx):
+    return [so.segmented_sum(x, idx, 4), so.segmented_mean(x, idx, 4), so.segmented_dot(x, x + 1, idx, 4),
+            so.segmented_rms_norm(x, idx, 4), so.segmented_max_norm(x, idx, 4), so.segmented_mul(x, y, idx, 4),
+            so.segmented_matvec(x, a, idx, 4)]
+total = lambda x, y, a, idx: sum((jnp.sin(o) * jnp.arange(o.size).reshape(o.shape)).sum() for o in outs(x, y, a, idx))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    found = (outs(x, y, a, idx), jax.jit(jax.grad(total, (0, 1, 2)))(x, y, a, idx),
+             jax.jit(jax.hessian(total))(x, y, a, idx),
+             jax.jit(outs)(x, y, a, idx.at[0].set(-3).at[3].set(7)))
+    print(len(ffi_targets()))
+print([str(w.message) for w in caught if "nvalchemiops" in str(w.message)])
+np.savez(PATH, *jax.tree.leaves(found))
+"""
+
+
+def test_without_the_native_code_it_warns_once_and_runs_on_xla(tmp_path):
+    paths = [str(tmp_path / "fallback.npz"), str(tmp_path / "native.npz")]
+    targets, warned = python(BREAK + ON_XLA.replace("PATH", repr(paths[0])))
+    assert targets == "0" and warned.count("nvalchemiops") == 1 and "the compiler is on holiday" in warned
+    targets, warned = python(ON_XLA.replace("PATH", repr(paths[1])))
+    assert int(targets) > 40 and warned == "[]"
+    mine, theirs = map(np.load, paths)
+    for name in theirs.files:
+        np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-12, atol=1e-12)
