@@ -100,6 +100,18 @@ def segmented_component_sum(x: wp.array, idx: wp.array, out: wp.array) -> None:
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_component_sum
+    >>> x = wp.array([[1.0, 2.0, 3.0], [0.0, 1.0, 0.0]], dtype=wp.vec3f, device="cpu")
+    >>> idx = wp.array([0, 0], dtype=wp.int32, device="cpu")
+    >>> out = wp.empty(1, dtype=wp.float32, device="cpu")
+    >>> segmented_component_sum(x, idx, out)
+    >>> out.numpy()
+    array([7.], dtype=float32)
     """
     check("segmented_component_sum", (x, idx, out))
     dispatch.component_sum(x, idx, out)
@@ -156,6 +168,21 @@ def segmented_inner_products(
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_inner_products
+    >>> x = wp.array([1.0, 2.0, 3.0, 4.0], dtype=wp.float32, device="cpu")
+    >>> y = wp.array([1.0, 0.0, 1.0, 0.0], dtype=wp.float32, device="cpu")
+    >>> idx = wp.array([0, 0, 2, 2], dtype=wp.int32, device="cpu")
+    >>> xy = wp.empty(3, dtype=wp.float32, device="cpu")
+    >>> xx = wp.empty(3, dtype=wp.float32, device="cpu")
+    >>> yy = wp.empty(3, dtype=wp.float32, device="cpu")
+    >>> segmented_inner_products(x, y, idx, xy, xx, yy)
+    >>> xx.numpy()
+    array([ 5.,  0., 25.], dtype=float32)
     """
     check("segmented_inner_products", (x, y, idx, out_xy, out_xx, out_yy))
     dispatch.inner_products(x, y, idx, out_xy, out_xx, out_yy)
@@ -175,6 +202,17 @@ def segmented_count(idx: wp.array, out: wp.array) -> None:
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_count
+    >>> idx = wp.array([0, 0, 2, 2], dtype=wp.int32, device="cpu")
+    >>> out = wp.empty(3, dtype=wp.int32, device="cpu")
+    >>> segmented_count(idx, out)
+    >>> out.numpy()
+    array([2, 0, 2], dtype=int32)
     """
     check("segmented_count", (idx, out))
     dispatch.count(idx, out)
@@ -313,6 +351,18 @@ def segmented_max(x: wp.array, idx: wp.array, out: wp.array) -> None:
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_max
+    >>> x = wp.array([1.0, 2.0, 3.0, 4.0], dtype=wp.float32, device="cpu")
+    >>> idx = wp.array([0, 0, 2, 2], dtype=wp.int32, device="cpu")
+    >>> out = wp.full(3, value=-wp.inf, dtype=wp.float32, device="cpu")
+    >>> segmented_max(x, idx, out)
+    >>> out.numpy()
+    array([  2., -inf,   4.], dtype=float32)
     """
     check("segmented_max", (x, idx, out))
     dispatch.extreme(MAX, x, idx, out)
@@ -336,6 +386,18 @@ def segmented_min(x: wp.array, idx: wp.array, out: wp.array) -> None:
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_min
+    >>> x = wp.array([1.0, 2.0, 3.0, 4.0], dtype=wp.float32, device="cpu")
+    >>> idx = wp.array([0, 0, 2, 2], dtype=wp.int32, device="cpu")
+    >>> out = wp.full(3, value=wp.inf, dtype=wp.float32, device="cpu")
+    >>> segmented_min(x, idx, out)
+    >>> out.numpy()
+    array([ 1., inf,  3.], dtype=float32)
     """
     check("segmented_min", (x, idx, out))
     dispatch.extreme(MIN, x, idx, out)
@@ -430,6 +492,19 @@ def segmented_add(x: wp.array, y: wp.array, idx: wp.array, out: wp.array) -> Non
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_add
+    >>> x = wp.array([1.0, 2.0, 3.0, 4.0], dtype=wp.float32, device="cpu")
+    >>> y = wp.array([10.0, 20.0, 30.0], dtype=wp.float32, device="cpu")
+    >>> idx = wp.array([0, 0, 2, 2], dtype=wp.int32, device="cpu")
+    >>> out = wp.empty(4, dtype=wp.float32, device="cpu")
+    >>> segmented_add(x, y, idx, out)
+    >>> out.numpy()
+    array([11., 12., 33., 34.], dtype=float32)
     """
     check("segmented_add", (x, y, idx, out))
     dispatch.add(x, y, idx, out)
@@ -453,6 +528,19 @@ def segmented_axpy(y: wp.array, x: wp.array, a: wp.array, idx: wp.array) -> None
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_axpy
+    >>> x = wp.array([1.0, 2.0, 3.0, 4.0], dtype=wp.float32, device="cpu")
+    >>> y = wp.array([1.0, 1.0, 1.0, 1.0], dtype=wp.float32, device="cpu")
+    >>> a = wp.array([2.0, 0.0, 3.0], dtype=wp.float32, device="cpu")
+    >>> idx = wp.array([0, 0, 2, 2], dtype=wp.int32, device="cpu")
+    >>> segmented_axpy(y, x, a, idx)
+    >>> y.numpy()
+    array([ 3.,  5., 10., 13.], dtype=float32)
     """
     check("segmented_axpy", (y, x, a, idx))
     dispatch.linear(idx, y, (x, a), base=y)
@@ -476,6 +564,21 @@ def segmented_axpby(out: wp.array, a: wp.array, x: wp.array, b: wp.array, y: wp.
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segmented_axpby
+    >>> x = wp.array([1.0, 2.0, 3.0, 4.0], dtype=wp.float32, device="cpu")
+    >>> y = wp.array([1.0, 1.0, 1.0, 1.0], dtype=wp.float32, device="cpu")
+    >>> a = wp.array([2.0, 0.0, 3.0], dtype=wp.float32, device="cpu")
+    >>> b = wp.array([10.0, 0.0, 20.0], dtype=wp.float32, device="cpu")
+    >>> idx = wp.array([0, 0, 2, 2], dtype=wp.int32, device="cpu")
+    >>> out = wp.empty(4, dtype=wp.float32, device="cpu")
+    >>> segmented_axpby(out, a, x, b, y, idx)
+    >>> out.numpy()
+    array([12., 14., 29., 32.], dtype=float32)
     """
     check("segmented_axpby", (out, a, x, b, y, idx))
     dispatch.mul_add(x, a, y, b, idx, out)
@@ -534,6 +637,18 @@ def segment_div(numerator: wp.array, denominator: wp.array, result: wp.array) ->
     ------
     TypeError, ValueError
         For a wrong argument, see the module.
+
+    Examples
+    --------
+    >>> import warp as wp
+    >>> wp.config.log_level = 30
+    >>> from nvalchemiops.segment_ops import segment_div
+    >>> total = wp.array([6.0, 0.0], dtype=wp.float32, device="cpu")
+    >>> counts = wp.array([4, 0], dtype=wp.int32, device="cpu")
+    >>> out = wp.empty(2, dtype=wp.float32, device="cpu")
+    >>> segment_div(total, counts, out)
+    >>> out.numpy()
+    array([1.5, 0. ], dtype=float32)
     """
     check("segment_div", (numerator, denominator, result))
     dispatch.divide(numerator, denominator, result)
