@@ -24,6 +24,8 @@ from nvalchemiops.torch.segment_ops import (
 
 wp.config.log_level = 30  # Warp prints its banner to stdout
 torch.set_printoptions(precision=4, sci_mode=False)
+if torch.cuda.is_available():
+    torch.set_default_device("cuda")
 
 IDX = torch.tensor([0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2], dtype=torch.int32)  # molecules of 4, 3 and 5 atoms
 MOLECULES = 3

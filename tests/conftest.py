@@ -16,3 +16,14 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
 )
 settings.load_profile("nvalchemiops")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--transform-matrix", action="store_true", help="write docs/transforms_torch.md")
+
+
+def pytest_configure(config):
+    if config.getoption("--transform-matrix"):
+        from torch_matrix import Matrix
+
+        config.pluginmanager.register(Matrix())

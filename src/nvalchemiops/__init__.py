@@ -17,12 +17,17 @@ __version__ = "0.1.0"
 _DISTRIBUTION = "nvalchemiops_segment_ops"
 
 
-def warmup() -> None:
+def warmup(half: bool = False) -> None:
     """Compile the native code now instead of at the first call.
 
     The first call of an operation compiles the part of the native code that it belongs to, which takes
     some seconds; Warp keeps the result in its kernel cache. Call this at the start of a simulation or
     when building an image.
+
+    Parameters
+    ----------
+    half : bool
+        Also what float16 and bfloat16 data needs, which is compiled apart.
 
     Raises
     ------
@@ -31,7 +36,7 @@ def warmup() -> None:
     """
     from . import native
 
-    native.load().warmup()
+    native.load().warmup(half)
 
 
 def _warn_of_other_distributions(folder: pathlib.Path) -> None:

@@ -63,7 +63,7 @@ ADJOINTS: dict[str, dict[str, str]] = {
 
 # Operands and results: a leading n is one row an element, a leading m one a segment. In the
 # operations that know no j, k stands for any trailing shape. A star marks a by-product: not
-# differentiable, kept for the backward. `i64` are positions of elements, -1 where there is none.
+# differentiable, kept for the backward, not in half precision. `i64` are positions of elements, -1 where there is none.
 SHAPES = """
 sum                       x[n,k]                                    -> out[m,k]
 mean                      x[n,k]                                    -> out[m,k]

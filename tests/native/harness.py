@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 
 from nvalchemiops import native
 
-DTYPES = {"f32": np.float32, "f64": np.float64}
+FULL = {"f32": np.float32, "f64": np.float64}
+HALF = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+DTYPES = FULL | HALF
 GUARD = 16
 exact = np.longdouble
 
@@ -29,6 +32,20 @@ class Op:
     optional: frozenset[str] = field(default_factory=frozenset)
     scratch: dict[str, str] = field(default_factory=dict)
     reduces: bool = True
+
+
+def eps(dtype):
+    return float((ml_dtypes if dtype is ml_dtypes.bfloat16 else np).finfo(dtype).eps)
+
+
+def rounded(x, dtype):
+    """float64 to the nearest number of a half type, ties to even."""
+    x = np.asarray(x, np.float64)
+    if dtype is not np.float16:
+        e = np.maximum(np.frexp(x)[1], -125) - 8  # of the last of eight bits; the smallest number is 2**-133
+        x = np.ldexp(np.rint(np.ldexp(x, -e)), e)
+    with np.errstate(over="ignore"):
+        return x.astype(dtype)
 
 
 def inside(idx, m):
@@ -192,13 +209,13 @@ OPS = {
     "spread": op("y:mk", "out:nk", d_spread, "y idx out scratch", scratch="scratch:mk"),
     "dot": op("x:nk y:nk", "out:m", d_dot, "x y idx out"),
     "mul": op("x:nk s:m", "out:nk", d_mul, "x s idx out", reduces=False),
-    "rms_norm": op("x:nk", "out:m inv:m sum_sq:m counts:m/i4", d_rms_norm, "x idx out inv sum_sq counts",
+    "rms_norm": op("x:nk", "out:m inv:m/kept sum_sq:m counts:m/i4", d_rms_norm, "x idx out inv sum_sq counts",
                    optional="inv sum_sq counts"),
-    "rms_norm_backward": op("g:m x:nk inv:m", "gx:nk", d_rms_norm_backward, "g x inv idx gx", reduces=False),
+    "rms_norm_backward": op("g:m x:nk inv:m/kept", "gx:nk", d_rms_norm_backward, "g x inv idx gx", reduces=False),
     "mul_backward": op("g:nk x:nk s:m", "gx:nk gs:m", d_mul_backward, "g x s idx gx gs", optional="gx gs"),
     "dot_add": op("x:nk y:nk u:nk w:nk", "out:m", d_dot_add, "x y u w idx out"),
     "mul_add": op("x:nk s:m y:nk t:m", "out:nk", d_mul_add, "x s y t idx out", reduces=False),
-    "rms_norm_double_backward": op("v:nk g:m x:nk inv:m", "gg:m gx:nk", d_rms_second,
+    "rms_norm_double_backward": op("v:nk g:m x:nk inv:m/kept", "gg:m gx:nk", d_rms_second,
                                    "v g x inv idx gg gx inner counts", scratch="inner:m/f8 counts:m/i4"),
     "max_norm": op("x:nk", "out:m at:m/at", d_max_norm, "x idx out at"),
     "matvec": op("v:nk mat:mkj", "out:nj", d_matvec, "v mat idx out", matrix=True, reduces=False),
@@ -224,7 +241,8 @@ def shape(spec, n, m, k, j):
 
 def kind(spec, dtype, narrow_at):
     name = spec.partition("/")[2]
-    return {"": dtype, "i4": np.int32, "f8": np.float64, "at": np.int32 if narrow_at else np.int64}[name]
+    kept = np.float32 if dtype in HALF.values() else dtype  # no by-product is in half precision
+    return {"": dtype, "i4": np.int32, "f8": np.float64, "at": np.int32 if narrow_at else np.int64, "kept": kept}[name]
 
 
 def mode_of(idx, threads=1, check=False, narrow_at=False):
@@ -244,7 +262,8 @@ def make_inputs(name, dtype, n, m, k, j, seed=0):
         draw = lambda shape: g.uniform(0.5, 1.5, shape)  # noqa: E731
     else:
         draw = g.standard_normal
-    return {key: draw(shape(spec, n, m, k, j)).astype(dtype) for key, spec in OPS[name].inputs.items()}
+    inputs = OPS[name].inputs.items()
+    return {key: draw(shape(spec, n, m, k, j)).astype(kind(spec, dtype, False)) for key, spec in inputs}
 
 
 def call(name, inputs, idx, m, k, j=1, *, dtype=None, threads=1, check=False, narrow_at=False, want=None):
@@ -252,7 +271,7 @@ def call(name, inputs, idx, m, k, j=1, *, dtype=None, threads=1, check=False, na
     o = OPS[name]
     dtype = dtype or next(iter(inputs.values())).dtype.type
     n = len(idx)
-    suffix = {np.float32: "f32", np.float64: "f64"}[dtype]
+    suffix = next(suffix for suffix, t in DTYPES.items() if t is dtype)
     arrays = {"idx": np.ascontiguousarray(idx), **{key: np.ascontiguousarray(x) for key, x in inputs.items()}}
     outs, wholes = {}, {}
     for key, spec in {**o.outputs, **o.scratch}.items():

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from native.harness import DTYPES, call, sorted_idx
+from native.harness import FULL, call, sorted_idx
 
 LENGTHS = [*range(1, 70, 3), 127, 128, 129, 1023, 1025, 4097, 70_001]
 HALF = 2.0**-53
@@ -26,10 +26,10 @@ def error(out, terms, eps):
     return abs(math.fsum([float(out), *(-terms)])) / (eps * math.fsum(np.abs(terms)))
 
 
-@pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("suffix", FULL)
 @pytest.mark.parametrize("kind", KINDS)
 def test_sums(kind, suffix):
-    dtype = DTYPES[suffix]
+    dtype = FULL[suffix]
     g = np.random.default_rng(0)
     eps = np.finfo(dtype).eps
     bound = 4 if dtype is np.float64 else 0.51  # float32: accumulated in float64, rounded once
@@ -48,10 +48,10 @@ def test_sums(kind, suffix):
                 assert error(float(mean[s, q]) / 2**q * len(piece), terms, eps) <= bound + 1, (k, len(piece))
 
 
-@pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("suffix", FULL)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products(kind, suffix):
-    dtype = DTYPES[suffix]
+    dtype = FULL[suffix]
     g = np.random.default_rng(0)
     eps = float(np.finfo(dtype).eps)
     for n in (1, 2, 7, 8, 33, 64, 129, 1025):

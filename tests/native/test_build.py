@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building: the table of names, what happens without Warp's build options, and that a broken rule is noticed."""
 
+import time
+
 import numpy as np
 import pytest
 import warp as wp
@@ -52,6 +54,14 @@ def test_a_failing_build_is_reported(monkeypatch):
     monkeypatch.setattr(wp, "launch", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no compiler")))
     with pytest.raises(native.NativeBuildError, match="no compiler"):
         _engine.Engine().build("core")
+
+
+def test_a_build_that_takes_long_says_what_it_is_doing(capfd):
+    with _engine._notice("compiling", 0.01):
+        time.sleep(0.2)
+    with _engine._notice("nothing to say", 10.0):
+        pass
+    assert capfd.readouterr().err == "compiling\n"
 
 
 def test_building_leaves_warps_settings_alone():

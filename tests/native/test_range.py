@@ -4,7 +4,7 @@ too; NaN and inf stay in their segment. (`call` surrounds every output with guar
 
 import numpy as np
 import pytest
-from native.harness import DTYPES, GUARD, OPS, call, expected, make_inputs, mode_of, sorted_idx
+from native.harness import DTYPES, GUARD, OPS, call, eps, expected, kind, make_inputs, mode_of, sorted_idx
 
 from nvalchemiops import native
 
@@ -16,8 +16,9 @@ EVERY = [pytest.param(name, k, j, id=f"{name}-{k}-{j}") for name in OPS for k, j
 def near(got, want, dtype, **kwargs):
     for key, value in got.items():
         scale = np.abs(want[key]).max(initial=1e-30)
-        eps = 16 * np.finfo(dtype).eps
-        np.testing.assert_allclose(value, want[key].astype(np.float64), rtol=eps, atol=eps * scale, err_msg=key)
+        bound = 16 * eps(dtype)
+        value = value.astype(np.float64)
+        np.testing.assert_allclose(value, want[key].astype(np.float64), rtol=bound, atol=bound * scale, err_msg=key)
 
 
 @pytest.mark.parametrize("suffix", DTYPES)
@@ -37,7 +38,7 @@ def test_elements_without_a_segment_are_ignored(name, k, j, suffix):
         for key, spec in OPS[name].inputs.items():
             if spec.startswith("n"):
                 inputs[key][outside] = np.nan
-        clean = {q: np.where(np.isnan(x), 0, x).astype(dtype) for q, x in inputs.items()}
+        clean = {q: np.where(np.isnan(x), 0, x).astype(x.dtype) for q, x in inputs.items()}
         want = expected(name, clean, idx, m)
         for threads in (1, 2, 3):
             near(call(name, inputs, idx, m, k, j, threads=threads), want, dtype)
@@ -82,7 +83,7 @@ def test_inf_and_nan_stay_in_their_segment(k, suffix, threads):
     rms = call("rms_norm", {"x": x}, idx, 7, k, threads=threads)
     assert np.isnan(rms["inv"][2]) and (rms["inv"][[0, 3, 4]] == 0).all() and np.isfinite(rms["out"][[1, 5, 6]]).all()
     product = call("mul", {"x": x, "s": np.ones(7, dtype)}, idx, 7, k, threads=threads)["out"]
-    np.testing.assert_array_equal(product, x)
+    np.testing.assert_array_equal(product.astype(np.float64), x.astype(np.float64))
 
 
 @pytest.mark.parametrize("suffix", DTYPES)
@@ -132,7 +133,7 @@ def test_reads_stay_inside(tmp_path):
         assert libc.mprotect(ctypes.c_void_p(base + pages * page), page, 0) == 0
         address = base + pages * page - x.nbytes
         ctypes.memmove(address, x.ctypes.data, x.nbytes)
-        return area, address
+        return area, address, x.nbytes
 
     g = np.random.default_rng(0)
     for name, o in OPS.items():
@@ -144,15 +145,14 @@ def test_reads_stay_inside(tmp_path):
                     inputs = make_inputs(name, dtype, n, m, k, j)
                     want = call(name, inputs, idx, m, k, j)
                     held = [at_the_edge(a) for a in [idx, *inputs.values()]]
-                    addresses = dict(zip(["idx", *inputs], [a for _, a in held], strict=True))
+                    addresses = dict(zip(["idx", *inputs], [a for _, a, _ in held], strict=True))
                     outs = {}
                     for key, spec in {**o.outputs, **o.scratch}.items():
                         shape = {"n": n, "m": m, "k": k, "j": j}
                         size = int(np.prod([shape[c] for c in spec.split("/")[0]]))
-                        bits = {"i4": 4, "f8": 8, "at": 8, "": dtype().itemsize}[spec.partition("/")[2]]
-                        held.append(at_the_edge(np.zeros(size * bits, np.uint8)))
+                        held.append(at_the_edge(np.zeros(size, kind(spec, dtype, narrow_at=False))))
                         addresses[key] = held[-1][1]
-                        outs[key] = size * bits
+                        outs[key] = held[-1][2]
                     dims = [n, m, k, j] if o.matrix else [n, m, k]
                     f = getattr(native.load(), f"{name}_{suffix}")
                     assert f(*[addresses[key] for key in o.order.split()], *dims, mode_of(idx, 2)) == -1

@@ -157,7 +157,7 @@ def test_long_rows(dtype, data):
 
 @every_dtype
 @pytest.mark.parametrize("kind", ["equal", "one, then half ulps", "half ulps, one every 64", "cancelling"])
-@pytest.mark.parametrize("n", [70_001, 300_000, 1_000_003])
+@pytest.mark.parametrize("n", [70_001, 1_000_003])
 def test_long_segments(dtype, kind, n):
     x = numbers(DATA[kind], n, dtype)
     for lead in (0, 7):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from oracles import OPS
-from torch_battery import LENGTHS, every_op, every_op_and_dtype, same_bits
+from torch_battery import LENGTHS, assert_within, every_op, every_op_and_dtype, same_bits
 
 N, M = 11, 5  # LENGTHS["mixed"], one empty segment
 
@@ -103,10 +103,17 @@ def test_values_of_other_dtypes(case, dtype):
 
 @every_op
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-def test_half_types_say_what_to_do(case, dtype):
+def test_half_types_are_right_or_say_what_to_do(case, dtype):
     inputs, idx, m = good(case)
-    message = raises(case, (ValueError, NotImplementedError), [], {n: a.to(dtype) for n, a in inputs.items()}, idx, m)
-    assert str(dtype).removeprefix("torch.") in message and "float32" in message
+    halves = {name: a.to(dtype) for name, a in inputs.items()}
+    try:
+        out = case(*halves.values(), idx, m)
+    except (ValueError, NotImplementedError) as error:
+        assert case.op.name in str(error) and "float32" in str(error)
+        assert str(dtype).removeprefix("torch.") in str(error)
+    else:
+        assert out.dtype == dtype
+        assert_within(out, *case.oracle([a.double() for a in halves.values()], idx, m), 4)
 
 
 @every_op

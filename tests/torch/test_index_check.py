@@ -6,6 +6,9 @@ Writes that torch cannot see are made through NumPy views.
 """
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -316,6 +319,19 @@ def test_nothing_is_left_behind():
         call(index(1000))
     gc.collect()
     assert sum(map(len, tables)) <= before + 1
+
+
+def test_an_index_that_outlives_the_library():
+    """At the end of the process modules go in any order; nothing is printed then."""
+    program = """
+import torch
+from nvalchemiops.torch.segment_ops import segmented_sum
+torch.an_index = torch.arange(10000)
+segmented_sum(torch.ones(10000), torch.an_index, 10000)
+"""
+    run = subprocess.run([sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                         capture_output=True, text=True, check=True)  # fmt: skip
+    assert "Exception" not in run.stderr, run.stderr
 
 
 def test_copies_and_saved_tensors_carry_nothing(tmp_path):

@@ -155,7 +155,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """The same numbers to the last bit, signs of zeros and NaN included."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    integers = {4: torch.int32, 8: torch.int64}[a.element_size()]
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     a, b = (t.resolve_neg().contiguous().view(integers) for t in (a, b))
     return torch.equal(a, b)
 

@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 from launchers import BOTH, INTERFACE, call, lengths, make_inputs, route, same_bits, sorted_idx, widths
 
-from nvalchemiops.kernels import launch
+from nvalchemiops.kernels import _packed, launch
 from nvalchemiops.kernels.reduce import TERMS
 
 DISTRIBUTIONS = {
@@ -62,7 +62,7 @@ def test_fiber_runs_what_cuda_runs(monkeypatch):
     """The fibers of these tests are thread blocks of the cooperative kernels, not the serial ones."""
     launched = []
     monkeypatch.setattr(
-        wp, "launch_tiled", lambda kernel, **options: launched.append((kernel.module.name, options["block_dim"]))
+        _packed.Packed, "run", lambda self, dim, *_: launched.append((self.kernel.module.name, self.block, dim[-1]))
     )
     x = wp.zeros((300, 3), dtype=wp.float32, device="cpu")
     rows = launch.Rows(x, x.ptr, wp.float32, x.shape, x.strides)
@@ -76,9 +76,9 @@ def test_fiber_runs_what_cuda_runs(monkeypatch):
             launch.reduce(term, data, idx, 2, flat=flat, columns=columns, j=3 if term == "outer" else 0, out=out)
         one = launch.Rows(x, x.ptr, wp.float32, (300, 1), x.strides)
         launch.reduce("sum", (one,), idx, 2, out=out)
-    names = {name.split(".")[3] for name, _ in launched}
+    names = {name.split(".")[3] for name, _, _ in launched}
     assert names == set(TERMS) - {"outer"}
-    assert {block for _, block in launched} == {256}
+    assert {tuple(sizes) for _, *sizes in launched} == {(256, 256)}
 
 
 def test_fiber_launches_are_few(monkeypatch):

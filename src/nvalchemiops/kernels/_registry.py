@@ -13,6 +13,11 @@ from typing import Any
 import warp as wp
 
 SCALARS: dict[str, Any] = {"f32": wp.float32, "f64": wp.float64, "f16": wp.float16, "bf16": wp.bfloat16}
+# By-products of a forward pass are kept in these: 1 / (out count) is often no number of half precision.
+KEPT: dict[Any, Any] = {scalar: scalar for scalar in SCALARS.values()} | {
+    wp.float16: wp.float32,
+    wp.bfloat16: wp.float32,
+}
 INDICES: dict[str, Any] = {"i32": wp.int32, "i64": wp.int64}
 THREADS = 256  # of a thread block
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import warp as wp
 
-from ._registry import family
+from ._registry import KEPT, family
 from ._rule import add_scalar, load, rounded, row_square, total
 
 A = wp.array2d(dtype=Any)
@@ -104,7 +104,9 @@ TERMS: dict[str, Any] = {
 
 
 def _map(term: Any, Rows: Any, S: Any, I: Any) -> Any:  # noqa: E741
-    def map(idx: wp.array(dtype=I), m: int, x: Rows, y: Rows, p: Rows, q: Rows, wide: D, counts: L, out: Rows):
+    Kept = wp.array2d(dtype=KEPT[S])
+
+    def map(idx: wp.array(dtype=I), m: int, x: Rows, y: Rows, p: Rows, q: Kept, wide: D, counts: L, out: Rows):
         i, k = wp.tid()
         s = idx[i]
         v = wp.float64(0.0)

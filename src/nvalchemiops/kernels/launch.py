@@ -1,25 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Launches of the kernels: from arrays of any strides to kernel arguments, and which kernels a job takes.
 
-Nothing here reads device memory, allocates other than through wp.empty, or synchronises, so every
-function can be captured. Arrays come as `Rows`: (rows, columns) of a scalar type, with strides in bytes.
+Nothing here reads device memory, allocates other than through `Place.empty` (wp.empty for Warp arrays), or
+synchronises, so every function can be captured. Arrays come as `Rows`: (rows, columns) of a scalar type, with
+strides in bytes. The device of idx says where a job goes; it may be a `Place`, which also names the stream.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import warp as wp
-from warp._src.types import array_t
 
+from . import _packed
 from . import element as _element
 from . import reduce as _reduce
 from . import segment as _segment
+from ._packed import Place, place_of
 from ._registry import KINDS, SIZES, THREADS, type_name
 from .reduce import COLUMNS, MAX, MEAN, MIN, NORM, PLAIN, RMS, TERMS, WIDE
 
 __all__ = [
     "COLUMNS", "MAX", "MEAN", "MIN", "NORM", "PLAIN", "RMS", "WIDE",
-    "Rows", "count", "element", "linear", "matvec", "matrices", "reduce", "rows", "segment",
+    "Place", "Rows", "count", "element", "linear", "matvec", "matrices", "reduce", "rows", "segment",
 ]  # fmt: skip
 
 SUPER = 4096
@@ -35,9 +36,11 @@ MAX_SCALARS = (1 << 31) - SUPER - 1  # positions are 32 bits wide in the kernels
 cooperative_on_cpu = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """An array as the kernels see it: (rows, columns) or (rows, k, j) scalars, strides in bytes."""
+class Rows(NamedTuple):
+    """An array as the kernels see it: (rows, columns) or (rows, k, j) scalars, strides in bytes.
+
+    `base` has a `device` and keeps the memory.
+    """
 
     base: Any
     pointer: int
@@ -56,15 +59,37 @@ class Rows:
         n, k = self.shape
         return Rows(self.base, self.pointer, self.dtype, (n * k, 1), (self.strides[-1 if k > 1 else 0],) * 2)
 
-    def argument(self) -> Any:
-        device = self.base.device
-        if device.is_cpu and device.is_capturing:  # records arrays, not addresses
-            view = wp.array(
-                ptr=self.pointer, dtype=self.dtype, shape=self.shape, strides=self.strides, device=device, copy=False
-            )
-            view._ref = self.base
-            return view
-        return array_t(self.pointer, 0, len(self.shape), self.shape, self.strides)
+    @property
+    def device(self) -> Any:
+        return self.base.device
+
+    def repeated(self, columns: int) -> "Rows":
+        """One column, repeated."""
+        n, _ = self.shape
+        return Rows(self.base, self.pointer, self.dtype, (n, columns), (self.strides[0], 0))
+
+    def columns(self) -> "Rows":
+        """Packed (rows, k, j) as (rows, k j)."""
+        n, k, j = self.shape
+        return Rows(self.base, self.pointer, self.dtype, (n, k * j), (self.strides[0], self.strides[2]))
+
+    def transposed(self) -> "Rows":
+        """(rows, k, j) as (rows, j, k)."""
+        n, k, j = self.shape
+        return Rows(self.base, self.pointer, self.dtype, (n, j, k), (self.strides[0], *self.strides[:0:-1]))
+
+    def array(self, device: Any) -> wp.array:
+        """A Warp array of the same memory: what Warp records in a capture on the CPU."""
+        view = wp.array(
+            ptr=self.pointer, dtype=self.dtype, shape=self.shape, strides=self.strides, device=device, copy=False
+        )
+        view._ref = self.base
+        return view
+
+
+def pointer(array: Any) -> int:
+    """The address of a Warp array or of `Rows`."""
+    return (array.ptr or 0) if isinstance(array, wp.array) else array.pointer
 
 
 def rows(x: wp.array, columns: int | None = None) -> Rows:
@@ -83,15 +108,8 @@ def matrices(x: wp.array, transposed: bool = False) -> Rows:
     return Rows(x, x.ptr or 0, scalar, (x.shape[0], 3, 3), (x.strides[0], *(strides[::-1] if transposed else strides)))
 
 
-def _argument(x: Any) -> Any:
-    return x.argument() if isinstance(x, Rows) else x
-
-
-def _launch(kernel: wp.Kernel, dim: Any, arguments: list[Any], device: Any, tiled: bool = False) -> None:
-    launch = wp.launch_tiled if tiled else wp.launch
-    launch(
-        kernel, dim=dim, inputs=[_argument(a) for a in arguments], device=device, block_dim=THREADS, record_tape=False
-    )
+def _launch(kernel: wp.Kernel, dim: tuple[int, ...], arguments: list[Any], device: Any, tiled: bool = False) -> None:
+    _packed.launch(kernel, dim, arguments, place_of(device), tiled)
 
 
 def _plan(term: str, columns: int, j: int, device: Any) -> tuple[bool, str, int]:
@@ -153,7 +171,7 @@ def reduce(
     items = n * per
     part = None
     if items > SUPER:
-        part = wp.empty((2 * (items // SUPER + 1), columns), dtype=wp.vec2d, device=device)
+        part = place_of(device).empty((2 * (items // SUPER + 1), columns), wp.vec2d)
     four = [*data, *(4 - len(data)) * [None]]
     arguments = [*four, idx, n, m, span, per, stride, divisor, near, j, int(gaps), mode, *outputs, part]
     if cooperative:
@@ -180,7 +198,7 @@ def count(idx: wp.array, counts: wp.array) -> None:
         clear(m, 1, 0, "f32", [None, None, None, None, counts], idx.device)
     if n and m:
         kernel = _segment.count("count", "f32", type_name(idx.dtype))["lengths"]
-        _launch(kernel, n, [idx, n, m, counts], idx.device)
+        _launch(kernel, (n,), [idx, n, m, counts], idx.device)
 
 
 def element(
@@ -227,5 +245,5 @@ def _element_wise(name: str, idx: wp.array, out: Rows, arguments: list[Any]) -> 
 def segment(name: str, out: Rows, *arguments: Any) -> None:
     """An operation of `kernels.segment` on (rows, columns) of out."""
     kernel = _segment.segment("segment", type_name(out.dtype), "i32")[name]
-    dim = out.shape if name == "divide" else out.shape[0]
-    _launch(kernel, dim, [*arguments, out], out.base.device)
+    dim = out.shape if name == "divide" else out.shape[:1]
+    _launch(kernel, dim, [*arguments, out], out.device)

@@ -13,13 +13,19 @@ every load of a team is one sector; longer units by the whole thread block, 32 b
 
 In both, work is bounded whatever the lengths: finished segments are written at once, units of longer
 ones go to scratch, and `combine` adds them in order. There are no atomics.
+
+Loads are of one scalar each, not of 16 bytes. A lane is an item's number in its segment, modulo 8, so a vector
+would have to start at a multiple of four items from the segment's start, which lies anywhere in memory; and it
+would give a thread four lanes of one row instead of one lane of eight rows, to be brought together through
+shared memory in every block. The traffic is the same: each load of a team is a whole sector, and a thread has
+eight of them on their way.
 """
 
 from typing import Any
 
 import warp as wp
 
-from ._registry import THREADS, family
+from ._registry import KEPT, THREADS, family
 from ._rule import (
     BLOCK,
     MISSING,
@@ -115,12 +121,14 @@ TERMS: dict[str, tuple[Any, Any, int]] = {
 
 def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
     """(how the value of a finished segment, a pair, is written; how an empty segment is written)."""
+    K = KEPT[S]
     Out = A2(S)
+    Kept = A2(K)
     Wide = A2(wp.float64)
 
     @wp.func
     def store_sum(
-        mode: int, s: int, c: int, v: wp.vec2d, count: int, out: Out, aux: Out, inv: Out, wide: Wide, counts: L
+        mode: int, s: int, c: int, v: wp.vec2d, count: int, out: Out, aux: Out, inv: Kept, wide: Wide, counts: L
     ):
         value = total(v[0], v[1])
         if mode == WIDE:
@@ -132,7 +140,7 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
             elif c == 1:
                 aux[s, 0] = r
             else:
-                inv[s, 0] = r
+                inv[s, 0] = rounded(value, K(0.0))
         else:
             if aux.shape[0] > 0:
                 aux[s, c] = rounded(value, S(0.0))
@@ -144,14 +152,14 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
                     i = value
                     if value != wp.float64(0.0):
                         i = wp.float64(1.0) / (value * wp.float64(count))
-                    inv[s, c] = rounded(i, S(0.0))
+                    inv[s, c] = rounded(i, K(0.0))
             out[s, c] = rounded(value, S(0.0))
         if counts.shape[0] > 0 and c == 0:
             counts[s] = count
 
     @wp.func
     def store_extreme(
-        mode: int, s: int, c: int, v: wp.vec2d, count: int, out: Out, aux: Out, inv: Out, wide: Wide, counts: L
+        mode: int, s: int, c: int, v: wp.vec2d, count: int, out: Out, aux: Out, inv: Kept, wide: Wide, counts: L
     ):
         if mode == NORM:
             out[s, 0] = rounded(wp.sqrt(v[0]), S(0.0))
@@ -163,7 +171,7 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
             out[s, 0] = rounded(sign * best[0], S(0.0))
 
     @wp.func
-    def store_empty(mode: int, s: int, c: int, out: Out, aux: Out, inv: Out, wide: Wide, counts: L):
+    def store_empty(mode: int, s: int, c: int, out: Out, aux: Out, inv: Kept, wide: Wide, counts: L):
         if mode != MAX and mode != MIN:
             k = wp.where(mode == COLUMNS, 0, c)
             if out.shape[0] > 0:
@@ -171,7 +179,7 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
             if aux.shape[0] > 0:
                 aux[s, k] = S(0.0)
             if inv.shape[0] > 0:
-                inv[s, k] = S(0.0)
+                inv[s, k] = K(0.0)
             if wide.shape[0] > 0:
                 wide[s, k] = wp.float64(0.0)
             if counts.shape[0] > 0 and c == 0:
@@ -308,7 +316,7 @@ def _serial(term: Any, V: Any, S: Any, I: Any) -> Any:  # noqa: E741
     def reduce(
         x: A2(S), y: A2(S), u: A2(S), w: A2(S), idx: wp.array(dtype=I), n: int, m: int, span: int, per: int,
         rows: int, flat: int, near: int, j: int, gaps: int, mode: int,
-        out: A2(S), aux: A2(S), inv: A2(S), wide: A2(wp.float64), counts: L, part: A2(wp.vec2d),
+        out: A2(S), aux: A2(S), inv: A2(KEPT[S]), wide: A2(wp.float64), counts: L, part: A2(wp.vec2d),
     ):  # fmt: skip
         r, c = wp.tid()
         i = r * span
@@ -381,7 +389,7 @@ def _cooperative(term: Any, V: Any, columns: int, S: Any, I: Any) -> Any:  # noq
     def reduce(
         x: A2(S), y: A2(S), u: A2(S), w: A2(S), idx: wp.array(dtype=I), n: int, m: int, span: int, per: int,
         rows: int, flat: int, near: int, j: int, gaps: int, mode: int,
-        out: A2(S), aux: A2(S), inv: A2(S), wide: A2(wp.float64), counts: L, part: A2(wp.vec2d),
+        out: A2(S), aux: A2(S), inv: A2(KEPT[S]), wide: A2(wp.float64), counts: L, part: A2(wp.vec2d),
     ):  # fmt: skip
         group, block, t = wp.tid()
         c = group * columns
@@ -524,7 +532,7 @@ def _combine(V: Any, S: Any, I: Any) -> Any:  # noqa: E741
 
     def combine(
         idx: wp.array(dtype=I), n: int, m: int, per: int, mode: int,
-        out: A2(S), aux: A2(S), inv: A2(S), wide: A2(wp.float64), counts: L, part: A2(wp.vec2d),
+        out: A2(S), aux: A2(S), inv: A2(KEPT[S]), wide: A2(wp.float64), counts: L, part: A2(wp.vec2d),
     ):  # fmt: skip
         """Adds the supers of the one long segment that starts in each range of 4096 items, if there is one."""
         r, c = wp.tid()

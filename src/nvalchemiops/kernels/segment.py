@@ -5,7 +5,7 @@ from typing import Any
 
 import warp as wp
 
-from ._registry import family
+from ._registry import KEPT, family
 from ._rule import load, rounded, run_end
 from .element import along, norm
 
@@ -15,7 +15,9 @@ L = wp.array(dtype=wp.int32)
 @family(["segment"])
 def segment(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
     """One value a segment; none of these kernels reads idx."""
+    K = KEPT[S]
     Rows = wp.array2d(dtype=S)
+    Kept = wp.array2d(dtype=K)
 
     def divide(p: Rows, counts: L, out: Rows):
         s, k = wp.tid()
@@ -24,7 +26,7 @@ def segment(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
             v = load(p, s, k) / wp.float64(counts[s])
         out[s, k] = rounded(v, S(0.0))
 
-    def scale(wide: wp.array(dtype=wp.float64), q: Rows, out: Rows):
+    def scale(wide: wp.array(dtype=wp.float64), q: Kept, out: Rows):
         s = wp.tid()
         out[s, 0] = rounded(wide[s] * load(q, s, 0), S(0.0))
 
@@ -39,7 +41,7 @@ def segment(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
                 v = along(x, y, i, length)
         out[s, 0] = rounded(v, S(0.0))
 
-    def clear(none: int, out: Rows, aux: Rows, inv: Rows, wide: wp.array2d(dtype=wp.float64), counts: L):
+    def clear(none: int, out: Rows, aux: Rows, inv: Kept, wide: wp.array2d(dtype=wp.float64), counts: L):
         """What a reduction says of empty segments, for all of them."""
         s, k = wp.tid()
         if k < out.shape[1]:
@@ -47,7 +49,7 @@ def segment(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
         if k < aux.shape[1]:
             aux[s, k] = S(0.0)
         if k < inv.shape[1]:
-            inv[s, k] = S(0.0)
+            inv[s, k] = K(0.0)
         if k < wide.shape[1]:
             wide[s, k] = wp.float64(0.0)
         if k == 0 and counts.shape[0] > 0:

@@ -42,7 +42,7 @@ def build(table: str, defines: dict[str, str] | None = None) -> list[int]:
     Parameters
     ----------
     table : str
-        ``"core"`` or ``"second"``.
+        ``"core"`` or ``"second"``; with the prefix ``"half_"`` for float16 and bfloat16.
     defines : dict of str to str, optional
         Macros defined before the headers are read. The result is then a module of its own.
 

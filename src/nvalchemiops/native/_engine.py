@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _builtin, _threads
 from ._signatures import COMMON, INTEGERS, exports
 
 TABLES = ("core", "second")
+HALF_TABLES = ("half_core", "half_second")  # apart: who has no half precision does not wait for them
 
 # Building takes seconds and is not reentrant: the second of two first calls waits.
 _lock = threading.RLock()
@@ -36,11 +39,24 @@ def prototype(arguments: str) -> Callable[[int], Any]:
     return ctypes.CFUNCTYPE(ctypes.c_int64, *types)
 
 
+@contextlib.contextmanager
+def _notice(text: str, seconds: float = 1.0) -> Iterator[None]:
+    """Print a line to stderr if what follows takes long."""
+    timer = threading.Timer(seconds, print, [text], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, Any]:
     """Build a table and return its functions by name, set up to run on this process's thread pool."""
     from ._build import build  # Warp is imported when the engine is first needed
 
-    addresses = build(table, defines)
+    with _notice(f"nvalchemiops: compiling the CPU engine ({table}) with Warp; its kernel cache keeps it"):
+        addresses = build(table, defines)
     rows = {name: (arguments, at) for (name, _, arguments), at in zip(exports(table), addresses, strict=True)}
     common = {name: prototype(arguments)(at) for name, (arguments, at) in rows.items() if name in COMMON}
     pool = _threads.pool_addresses()
@@ -60,22 +76,31 @@ class Engine:
     The first use of a name compiles the table that it is in; then all functions of that table are plain attributes.
     """
 
+    def __init__(self) -> None:
+        self._failures: dict[str, str] = {}
+
     def __getattr__(self, name: str) -> Any:
-        for table in TABLES:
+        for table in (*TABLES, *HALF_TABLES):
             if name not in COMMON and any(name == row[0] for row in exports(table)):
                 self.build(table)
                 return self.__dict__[name]
         raise AttributeError(f"the native engine has no function {name!r}")
 
     def build(self, table: str) -> None:
-        """Compile one table, if that has not been done."""
+        """Compile one table, if that has not been done. A table that failed is not tried again: it costs seconds."""
         with _lock:
+            if table in self._failures:
+                raise NativeBuildError(self._failures[table])
             if table not in self.__dict__:
-                self.__dict__.update(functions(table), **{table: True})
+                try:
+                    self.__dict__.update(functions(table), **{table: True})
+                except NativeBuildError as error:
+                    self._failures[table] = str(error)
+                    raise
 
-    def warmup(self) -> None:
-        """Compile everything now."""
-        for table in TABLES:
+    def warmup(self, half: bool = False) -> None:
+        """Compile everything now, what is for float16 and bfloat16 only if asked for."""
+        for table in TABLES + HALF_TABLES * half:
             self.build(table)
 
 

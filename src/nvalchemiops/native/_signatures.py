@@ -17,7 +17,8 @@ UNTYPED: dict[str, dict[str, str]] = {
     "second": {},
 }
 
-# Each of these exists for float32 and float64.
+# Each of these exists for float32 and float64; in the table half_<name> for float16 and bfloat16. There `inv` is
+# float32: no by-product and no counter is kept in half precision.
 TYPED: dict[str, dict[str, str]] = {
     "core": {
         "sum": "x idx out n m k mode",
@@ -50,18 +51,23 @@ TYPED: dict[str, dict[str, str]] = {
 }
 
 SUFFIXES = {"f32": "float", "f64": "double"}
+HALF = {"f16": "seg::float16", "bf16": "seg::bfloat16"}
 INTEGERS = frozenset({"n", "m", "k", "j", "mode"})
 
 
 def exports(table: str) -> list[tuple[str, str, str]]:
     """The functions of a table in order: (Python name, C++ expression, arguments).
 
-    The table ``xla_<table>`` has the typed functions of a table as XLA FFI handlers.
+    The table ``xla_<table>`` has the typed functions of a table as XLA FFI handlers, ``half_<table>`` those functions
+    for float16 and bfloat16.
     """
     if table.startswith("xla_"):
         typed = exports(table.removeprefix("xla_"))
         return [(name, f"seg::xla::handler<&{function}>", "frame") for name, function, _ in typed if "<" in function]
-    rows = [(name, f"seg::{name}", arguments) for name, arguments in (COMMON | UNTYPED[table]).items()]
-    for name, arguments in TYPED[table].items():
-        rows += [(f"{name}_{suffix}", f"seg::{name}<{c}>", arguments) for suffix, c in SUFFIXES.items()]
+    half = table.startswith("half_")
+    untyped = COMMON if half else COMMON | UNTYPED[table]
+    rows = [(name, f"seg::{name}", arguments) for name, arguments in untyped.items()]
+    for name, arguments in TYPED[table.removeprefix("half_")].items():
+        types = HALF if half else SUFFIXES
+        rows += [(f"{name}_{suffix}", f"seg::{name}<{c}>", arguments) for suffix, c in types.items()]
     return rows

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .. import algebra
 from ..algebra import OPERATIONS, PROGRAMS
+from ._arguments import dtype_of
 
 
 class Namespace:
@@ -162,7 +163,7 @@ def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Tensor, m: Any) -
         *operands, by_product = wide
         found = formula(P, *operands, by_product) if name.startswith("max") else formula(P, *operands, idx, m)
         outs = list(found) if isinstance(found, tuple) else [found]
-    outs = [o.to(dtype) if o.is_floating_point() else o for o in outs]
+    outs = [o.to(dtype_of(r, dtype)) for o, r in zip(outs, op.results, strict=True)]
     return outs[0] if len(op.results) == 1 else tuple(outs)
 
 

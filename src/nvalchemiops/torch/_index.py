@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import native
-from ._compat import find
+from ._compat import dispatch_modes, find, tracing
 
 _MODES = ("cached", "always", "off")
 
@@ -110,22 +110,48 @@ _NO_DISPATCHES = (_NO_DISPATCH, find("_C._disabled_torch_dispatch_impl"))
 
 
 def readable(idx: Tensor) -> bool:
-    """Whether idx has values here: not fake, not wrapped by a transform, in this process's memory."""
-    if getattr(type(idx), "__torch_dispatch__", _NO_DISPATCH) not in _NO_DISPATCHES:  # it may hold no data of its own
-        return False
+    """Whether idx has values that may be looked at now.
+
+    Not if it is fake, traced or wrapped by a transform. Looking at one on a CUDA device runs torch's operations and
+    waits for them: not in a capture, and not where something is active that would see them.
+    """
+    if tracing() is not None or getattr(type(idx), "__torch_dispatch__", _NO_DISPATCH) not in _NO_DISPATCHES:
+        return False  # a subclass may hold no data of its own
     try:
-        return idx.is_cpu and bool(idx.data_ptr() or not idx.numel())
+        if not (idx.data_ptr() or not idx.numel()):
+            return False
     except RuntimeError:
         return False
+    if idx.is_cpu:
+        return True
+    if not idx.is_cuda or dispatch_modes():
+        return False
+    return not torch.cuda.is_current_stream_capturing()
 
 
-def first_violation(idx: Tensor, m: int) -> int:
-    """Position of the first value of idx that is out of [0, m) or smaller than the one before; -1 if none."""
+def _valid(idx: Tensor, m: int) -> bool:
+    """Whether idx on the CPU is sorted with values in [0, m); nothing that is active sees a look of the engine."""
     if not idx.is_contiguous():
         idx = idx.contiguous()
     n = idx.shape[0]
     wide = 1 if idx.dtype is torch.int64 else 0
-    return native.load().check(idx.data_ptr(), n, m, wide | native.threads(n) << 8)
+    return native.load().check(idx.data_ptr(), n, m, wide | native.threads(n) << 8) < 0
+
+
+def _last(idx: Tensor) -> int:
+    """idx[-1] on the CPU, read as the engine reads it, so that no dispatch mode sees an operation."""
+    integer = ctypes.c_int64 if idx.dtype is torch.int64 else ctypes.c_int32
+    offset = (idx.shape[0] - 1) * idx.stride(0) * ctypes.sizeof(integer)
+    return integer.from_address(idx.data_ptr() + offset).value
+
+
+def _ends(idx: Tensor) -> tuple[bool, int, int]:
+    """Whether idx is sorted, its first value and its last: one synchronisation on a CUDA device."""
+    with torch.no_grad():
+        idx = idx.detach()
+        falls = (idx[1:] < idx[:-1]).any()
+        falls, first, last = torch.stack([falls.to(idx.dtype), idx[0], idx[-1]]).tolist()
+    return not falls, first, last
 
 
 def check(op: str, idx: Tensor, m: int) -> None:
@@ -133,26 +159,33 @@ def check(op: str, idx: Tensor, m: int) -> None:
     mode = Setting.mode
     if mode == "off" or mode == "cached" and known(idx, m):
         return
+    if not idx.numel():
+        return
     tracked = not idx.is_inference()  # an inference tensor has no version counter
     if tracked:
         version, pointer = idx._version, idx.data_ptr()  # before looking
-    if first_violation(idx, m) >= 0:
+    valid, last = _look(idx, m)
+    if not valid:
         raise ValueError(explain(op, idx, m))
-    if tracked and mode == "cached" and idx.numel():
-        _remember(idx, version, pointer, _last(idx))
+    if tracked and mode == "cached":
+        _remember(idx, version, pointer, last)
 
 
-def _last(idx: Tensor) -> int:
-    """idx[-1], read as the engine reads it, so that no dispatch mode sees an operation."""
-    integer = ctypes.c_int64 if idx.dtype is torch.int64 else ctypes.c_int32
-    offset = (idx.shape[0] - 1) * idx.stride(0) * ctypes.sizeof(integer)
-    return integer.from_address(idx.data_ptr() + offset).value
+def _look(idx: Tensor, m: int) -> tuple[bool, int]:
+    """Whether idx is sorted with values in [0, m), and its last value."""
+    if idx.is_cpu:
+        try:
+            return _valid(idx, m), _last(idx)
+        except native.NativeBuildError:
+            pass
+    in_order, first, last = _ends(idx)
+    return in_order and first >= 0 and last < m, last
 
 
 def _remember(idx: Tensor, version: int, pointer: int, last: int) -> None:
     key = id(idx)
 
-    def forget(ref: Any) -> None:
+    def forget(ref: Any, verdicts: dict = verdicts) -> None:  # at exit the module's names may be gone
         entry = verdicts.get(key)
         if entry is not None and entry[0] is ref:  # a newer one may be there already
             del verdicts[key]

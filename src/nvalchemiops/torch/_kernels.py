@@ -16,13 +16,13 @@ import torch
 
 from .. import native
 from ..algebra import OPERATIONS, Operand, Operation
-from . import _index
+from . import _arguments, _index
 
 THREADED = 16384  # below this many scalars one thread is enough: do not even ask how many there are
 
 # The engine's functions by operation and dtype; empty until the first call, which compiles them.
 FUNCTIONS: dict[str, dict[torch.dtype, Any]] = {name: {} for name in OPERATIONS}
-SUFFIXES = {torch.float32: "_f32", torch.float64: "_f64"}
+SUFFIXES = {torch.float32: "_f32", torch.float64: "_f64", torch.float16: "_f16", torch.bfloat16: "_bf16"}
 WIDE = {torch.int32: 0, torch.int64: 1}  # bit 0 of the engine's mode
 
 _DTYPES = {"i64": "_int64", "i32": "_int32", "f64": "_float64"}
@@ -86,7 +86,7 @@ def call(op: Operation, indent: str) -> list[str]:
 
 
 def _new(out: Operand, like: str, sizes: list[str]) -> str:
-    dtype = f", dtype={_DTYPES[out.dtype]}" if out.dtype else ""
+    dtype = f", dtype={_DTYPES[out.dtype]}" if out.dtype else f", dtype=_kept[{like}.dtype]" if out.by_product else ""
     return f"{out.name}_ = {like}.new_empty({', '.join(sizes)}{dtype})"
 
 
@@ -95,7 +95,14 @@ def scope(name: str) -> dict[str, Any]:
     functions = FUNCTIONS[name]
 
     def resolve(dtype: torch.dtype) -> Any:
-        functions[dtype] = found = getattr(native.load(), name + SUFFIXES[dtype])
+        try:
+            found = getattr(native.load(), name + SUFFIXES[dtype])
+        except native.NativeBuildError as error:
+            from . import _substitute
+
+            _substitute.warn(str(error))
+            found = _substitute.function(name, dtype)
+        functions[dtype] = found
         return found
 
     return {
@@ -107,6 +114,7 @@ def scope(name: str) -> dict[str, Any]:
         "_int64": torch.int64,
         "_int32": torch.int32,
         "_float64": torch.float64,
+        "_kept": _arguments.KEPT,
         "_WIDE": WIDE,
         "_THREADED": THREADED,
     }

@@ -10,6 +10,7 @@ operation:
             Autograd                   -> forward mode | one functorch level | Function | below: _autograd
             FuncTorchBatched           -> the batch folded into elements and segments: _vmap
             CPU                        -> kernel, after a check of the shapes
+            CUDA                       -> Warp's kernels, likewise: _cuda
             Meta, Fake                 -> empty results
 
 A backward runs later, perhaps in another world (a batched gradient, a mode around `backward()`), so
@@ -26,6 +27,7 @@ from torch.autograd import Function
 
 from ..algebra import OPERATIONS, Operation
 from . import _autograd, _fast, _vmap
+from ._arguments import FLOATS, KEPT, dtype_of
 from ._derivatives import ENTRIES, OPS, OperationRule
 from ._kernels import KERNELS
 
@@ -56,15 +58,15 @@ def _check_shapes(op: Operation, args: tuple[Any, ...]) -> None:
     name = "segmented_" + op.name
     if idx.dim() != 1 or idx.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"{name}: idx must be 1-D int32 or int64, got {idx.dtype} {tuple(idx.shape)}")
-    if tensors[0].dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"{name}: {op.operands[0].name} must be float32 or float64, got {tensors[0].dtype}")
+    if tensors[0].dtype not in KEPT:
+        raise ValueError(f"{name}: {op.operands[0].name} must be {FLOATS}, got {tensors[0].dtype}")
     dims = op.dims([t.shape for t in tensors])
     lead = {"n": idx.shape[0], "m": m}
     for operand, tensor in zip(op.operands, tensors, strict=True):
         shape = (lead[operand.lead], *(d for t in operand.trail for d in dims[t]))
         if tensor.dim() != len(shape) or any(a != b for a, b in zip(tensor.shape, shape, strict=True)):
             raise ValueError(f"{name}: {operand.name} must have shape {shape}, got {tuple(tensor.shape)}")
-        dtype = torch.int64 if operand.dtype else tensors[0].dtype
+        dtype = dtype_of(operand, tensors[0].dtype)
         if tensor.dtype != dtype:
             raise ValueError(f"{name}: {operand.name} must be {dtype}, got {tensor.dtype}")
 
@@ -78,16 +80,18 @@ def _register_kernels(op: Operation) -> None:
         return kernel(*args)
 
     def cuda(*args: Any) -> Any:
-        raise NotImplementedError(f"{name}: CUDA tensors are not supported yet; call .cpu() first")
+        from . import _cuda  # imports Warp, which takes longer than all of this package
+
+        _check_shapes(op, args)
+        return _cuda.kernel(op.name)(*args)
 
     def fake(*args: Any) -> Any:
         *tensors, idx, m = args
         _check_shapes(op, args)
         shapes = op.result_shapes([t.shape for t in tensors], idx.shape[0], m)
-        like = next(t for t, o in zip(tensors, op.operands, strict=True) if not o.dtype)
+        like = tensors[0]
         outs = [
-            like.new_empty(shape, dtype=torch.int64 if r.dtype else like.dtype)
-            for r, shape in zip(op.results, shapes, strict=True)
+            like.new_empty(shape, dtype=dtype_of(r, like.dtype)) for r, shape in zip(op.results, shapes, strict=True)
         ]
         return tuple(outs) if len(outs) > 1 else outs[0]
 

@@ -7,9 +7,10 @@ In compiled, exported or traced programs the values of `idx` are not checked: an
 outside [0, num_segments) belongs to no segment. Reductions ignore it, per-element results and gradients are 0
 there. Eager calls raise instead.
 
-Sums are accumulated in float64 (float32 data) or compensated (float64 data): the error is at most
-4 eps times the sum of the magnitudes of what is added, and the bits of a segment do not depend on the other
-segments in the batch or on the number of threads.
+Sums are accumulated in float64 (float32, float16 and bfloat16 data) or compensated (float64 data), and rounded
+once: the error is at most 4 eps times the sum of the magnitudes of what is added, and the bits of a segment do not
+depend on the other segments in the batch or on the number of threads. Elements are counted in integers, also those
+of half-precision data.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def segmented_sum(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
 
     Parameters
     ----------
-    x : Tensor, shape (N, ...), float32 or float64
+    x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
         One row an element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
@@ -88,7 +89,7 @@ def segmented_mean(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
 
     Parameters
     ----------
-    x : Tensor, shape (N, ...), float32 or float64
+    x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
         One row an element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
@@ -127,7 +128,7 @@ def segmented_dot(x: Tensor, y: Tensor, idx: Tensor, num_segments: int) -> Tenso
 
     Parameters
     ----------
-    x, y : Tensor, shape (N, ...), float32 or float64
+    x, y : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
         One row an element; of the same shape and dtype.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted (an unsorted idx raises), values in [0, num_segments).
@@ -167,7 +168,7 @@ def segmented_rms_norm(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
 
     Parameters
     ----------
-    x : Tensor, shape (N, ...), float32 or float64
+    x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
         One row an element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
@@ -208,7 +209,7 @@ def segmented_max_norm(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
 
     Parameters
     ----------
-    x : Tensor, shape (N, ...), float32 or float64
+    x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
         One row an element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
@@ -247,7 +248,7 @@ def segmented_mul(x: Tensor, y: Tensor, idx: Tensor, num_segments: int) -> Tenso
 
     Parameters
     ----------
-    x : Tensor, shape (N, ...), float32 or float64
+    x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
         One row an element.
     y : Tensor, shape (M,), of the dtype of x
         One scalar a segment.
@@ -290,7 +291,7 @@ def segmented_matvec(v: Tensor, m: Tensor, idx: Tensor, num_segments: int) -> Te
 
     Parameters
     ----------
-    v : Tensor, shape (N, K), float32 or float64
+    v : Tensor, shape (N, K), float32, float64, float16 or bfloat16
         One vector an element.
     m : Tensor, shape (M, K, J), of the dtype of v
         One matrix a segment.

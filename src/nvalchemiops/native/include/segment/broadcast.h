@@ -4,12 +4,13 @@
 
 namespace seg { namespace {
 
-template <class T> struct Broadcast : Each {
+template <class S> struct Broadcast : Each {
+  typedef typename seg::Scalar<S>::word T;
   const T* y;
   T* out;
   i64 k;
 
-  Broadcast(const T* y, Index idx, T* out, i64 m, i64 k) : y(y), out(out), k(k) {
+  Broadcast(const S* y, Index idx, S* out, i64 m, i64 k) : y((const T*)y), out((T*)out), k(k) {
     this->idx = idx;
     this->m = m;
     run = [](const Each* self, i64 b, i64 e) {
@@ -62,13 +63,14 @@ template <class T> struct Broadcast : Each {
 #ifdef __AVX512F__
     // The segments of L neighbours are usually within L of each other (see each.h). The permute takes lanes modulo L,
     // so for an idx that is not sorted the two ends alone would say too little to be right, but enough to be safe.
-    constexpr int L = 64 / sizeof(T);
+    constexpr int L = sizeof(T) == 8 ? 8 : 16;
     for (; i + L <= e; i += L) {
       const i32 *p = s + (i - b), a = p[0], z = p[L - 1];
       const bool ok = find(origin, a, at);
       if (ok && (u32)(z - a) < (u32)L && at + L <= m && ordered(p, a, z)) {
+        typedef T lanes __attribute__((vector_size(L * sizeof(T))));
         if constexpr (L == 16)
-          store(out + i, (f16)__builtin_ia32_permvarsf512(load<f16>(y + at), load<i16>(p) - a));
+          store(out + i, permute16(load<lanes>(y + at), load<i16>(p) - a));
         else
           store(out + i, (d8)__builtin_ia32_permvardf512(load<d8>(y + at), __builtin_convertvector(load8(p) - a, l8)));
       } else {
@@ -79,8 +81,12 @@ template <class T> struct Broadcast : Each {
     for (; i < e; i++) out[i] = find(origin, s[i - b], at) ? y[at] : T(0);
   }
 #ifdef __AVX512F__
+  template <class V> static SEG_INLINE V permute16(V v, i16 k) {
+    if constexpr (sizeof(T) == 4) return (V)__builtin_ia32_permvarsi512((i16)v, k);
+    else return __builtin_convertvector((i16)__builtin_ia32_permvarsi512(__builtin_convertvector(v, i16), k), V);
+  }
   static SEG_INLINE bool ordered(const i32* p, i32 a, i32 z) {   // all between a and z
-    if constexpr (sizeof(T) == 4) {
+    if constexpr (sizeof(T) < 8) {
       const i16 v = load<i16>(p);
       return bitmask((v >= a) & (v <= z)) == 0xffff;
     } else {

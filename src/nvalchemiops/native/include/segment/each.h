@@ -3,7 +3,8 @@
 // Eight elements at a time. Neighbours in a sorted idx belong to neighbouring segments, so one vector usually holds a
 // coefficient of all eight and a permute picks them; otherwise each is fetched alone. Nothing relies on sorted idx:
 // it only decides which way is taken. An element outside [0, m) gets 0, also where its data is NaN.
-// An operation is one expression (`value`, in float64, rounded once) and the coefficients that it takes.
+// An operation is one expression (`value`, rounded once) and the coefficients that it takes, both in `lanes`: float64,
+// or float32 where that is exact.
 #pragma once
 #include "reduce.h"
 
@@ -52,14 +53,14 @@ struct Eight {
       inside = all(in);
     }
   }
-  template <class T> SEG_INLINE d8 pick(const T* y) const {
-    if (near) return permute(wide(load8(y + low)), lane);
+  template <class V, class T> SEG_INLINE V pick(const T* y) const {
+    if (near) return permute(__builtin_convertvector(load8(y + low), V), lane);
+    if (inside && all(s == s[0])) return splat<V>(y[r.origin + s[0]]);
     SEG_ALIGNED double to[8];
     SEG_ALIGNED i32 at[8];
     store(at, s);
-    if (inside && all(s == at[0])) return d8{} + (double)y[r.origin + at[0]];
     fetch(y, r.origin, r.m, at, to);
-    return load<d8>(to);
+    return __builtin_convertvector(load<d8>(to), V);
   }
 };
 // Fewer than eight: the last one is repeated.
@@ -79,6 +80,7 @@ template <class V> SEG_INLINE V thirds(V c, int part) {
 
 // What an operation reads, in[0] .. in[IN - 1], writes, and how, is in Op; elements have k scalars.
 template <class Op> struct Elementwise : Each {
+  typedef typename Op::lanes lanes;
   Op op;
   i64 k;
 
@@ -87,10 +89,12 @@ template <class Op> struct Elementwise : Each {
     this->m = m;
     run = [](const Each* self, i64 b, i64 e) { ((const Elementwise*)self)->loop(b, e); };
   }
-  template <class V> static SEG_INLINE d8 masked(V v, bool inside, l8 valid) { return inside ? v : (valid ? v : V{}); }
-  static SEG_INLINE d8 eight(const Op& op, i64 i, const d8* c) {
-    d8 x[Op::IN];
-    for (int q = 0; q < Op::IN; q++) x[q] = wide(load8(op.in[q] + i));
+  static SEG_INLINE lanes masked(lanes v, bool inside, l8 valid) {
+    return inside ? v : (__builtin_convertvector(valid, decltype(v == v)) ? v : lanes{});
+  }
+  static SEG_INLINE lanes eight(const Op& op, i64 i, const lanes* c) {
+    lanes x[Op::IN];
+    for (int q = 0; q < Op::IN; q++) x[q] = __builtin_convertvector(load8(op.in[q] + i), lanes);
     return Op::value(x, c);
   }
   void loop(i64 b, i64 e) const {
@@ -107,14 +111,14 @@ template <class Op> struct Elementwise : Each {
     if constexpr (K) {
       for (; i + 8 <= e; i += 8) {
         const Eight g(range, load8(s + (i - b)), s[i - b]);
-        d8 c[Op::C];
+        lanes c[Op::C];
         op.coefficients(g, c);
         if constexpr (K == 1) {
           store8(op.out + i, masked(eight(op, i, c), g.inside, g.valid));
         } else {
           for (int part = 0; part < 3; part++) {
             const i64 at = 3 * i + 8 * part;
-            d8 t[Op::C];
+            lanes t[Op::C];
             for (int q = 0; q < Op::C; q++) t[q] = thirds(c[q], part);
             store8(op.out + at, masked(eight(op, at, t), g.inside, thirds(g.valid, part)));
           }
@@ -124,68 +128,78 @@ template <class Op> struct Elementwise : Each {
     for (; i < e; i += 8) {
       const i64 count = min(8, e - i);
       const Eight g(range, load_segments(s + (i - b), count), s[i - b]);
-      d8 c[Op::C];
+      lanes c[Op::C];
       op.coefficients(g, c);
       rows(i, count, g, c);
     }
   }
   // Any width, element by element.
-  SEG_NOINLINE void rows(i64 i, i64 count, const Eight& g, const d8* c) const {
+  SEG_NOINLINE void rows(i64 i, i64 count, const Eight& g, const lanes* c) const {
     for (i64 e = 0; e < count; e++) {
       auto* out = op.out + (i + e) * k;
       if (!g.inside && !g.valid[e]) { __builtin_memset(out, 0, (u64)k * sizeof(*out)); continue; }
-      d8 t[Op::C];
-      for (int q = 0; q < Op::C; q++) t[q] = d8{} + c[q][e];
+      lanes t[Op::C];
+      for (int q = 0; q < Op::C; q++) t[q] = splat<lanes>(c[q][e]);
       i64 j = 0;
       for (; j + 8 <= k; j += 8) store8(out + j, eight(op, (i + e) * k + j, t));
       if (j == k) continue;
-      d8 x[Op::IN];
-      for (int q = 0; q < Op::IN; q++) x[q] = load_first(op.in[q] + (i + e) * k + j, k - j);
+      lanes x[Op::IN];
+      for (int q = 0; q < Op::IN; q++)
+        x[q] = __builtin_convertvector(load_first(op.in[q] + (i + e) * k + j, k - j), lanes);
       store8(out + j, Op::value(x, t), k - j);
     }
   }
 };
 
+template <bool NARROW> struct Lanes { typedef d8 type; };
+template <> struct Lanes<true> { typedef f8 type; };
+
 template <class T> struct Scale {             // x * s
+  typedef typename Lanes<Scalar<T>::exact>::type lanes;
   static constexpr int IN = 1, C = 1;
   const T* in[1];
   const T* s;
   T* out;
-  SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick(s); }
-  static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0]; }
+  SEG_INLINE void coefficients(const Eight& g, lanes* c) const { c[0] = g.pick<lanes>(s); }
+  static SEG_INLINE lanes value(const lanes* x, const lanes* c) { return x[0] * c[0]; }
 };
 template <class T> struct ScaleTwice {        // x * (s * t)
+  typedef d8 lanes;
   static constexpr int IN = 1, C = 1;
   const T* in[1];
-  const T *s, *t;
+  const T* s;
+  const kept<T>* t;
   T* out;
-  SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick(s) * g.pick(t); }
+  SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick<d8>(s) * g.pick<d8>(t); }
   static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0]; }
 };
 template <class T> struct ScaleAdd {          // x * s + y * t
+  typedef d8 lanes;
   static constexpr int IN = 2, C = 2;
   const T* in[2];
   const T *s, *t;
   T* out;
   SEG_INLINE void coefficients(const Eight& g, d8* c) const {
-    c[0] = g.pick(s);
-    c[1] = g.pick(t);
+    c[0] = g.pick<d8>(s);
+    c[1] = g.pick<d8>(t);
   }
   static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0] + x[1] * c[1]; }
 };
 // g inv (v - (inner inv) (count inv x)): products in the order that neither overflows nor underflows.
 template <class T> struct NormSecond {
+  typedef d8 lanes;
   static constexpr int IN = 2, C = 3;
   const T* in[2];                             // v, x
-  const T *g, *inv;
+  const T* g;
+  const kept<T>* inv;
   const double* inner;
   const i32* counts;
   T* out;
   SEG_INLINE void coefficients(const Eight& e, d8* c) const {
-    const d8 i = e.pick(inv);
-    c[0] = e.pick(g) * i;
-    c[1] = e.pick(inner) * i;
-    c[2] = e.pick(counts) * i;
+    const d8 i = e.pick<d8>(inv);
+    c[0] = e.pick<d8>(g) * i;
+    c[1] = e.pick<d8>(inner) * i;
+    c[2] = e.pick<d8>(counts) * i;
   }
   static SEG_INLINE d8 value(const d8* x, const d8* c) { return c[0] * (x[0] - c[1] * (c[2] * x[1])); }
 };

@@ -58,10 +58,13 @@ template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
           r = p ? r + a : a;
         }
       }
-      typedef T t4 __attribute__((vector_size(4 * sizeof(T))));
-      const t4 t = __builtin_convertvector(r, t4);
-      if (i + 1 < e) store(out + 3 * i, t);   // four lanes; the next element overwrites the fourth
-      else for (int q = 0; q < 3; q++) out[3 * i + q] = t[q];
+      if (i + 1 < e) {
+        store4(out + 3 * i, r);               // four lanes; the next element overwrites the fourth
+      } else {
+        SEG_ALIGNED T last[4];
+        store4(last, r);
+        __builtin_memcpy(out + 3 * i, last, 3 * sizeof(T));
+      }
     }
   }
   void any(const i32* s, i64 origin, i64 b, i64 e) const {

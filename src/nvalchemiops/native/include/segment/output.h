@@ -16,7 +16,8 @@ template <class T> struct Out {
   T* value;            // the finished value
   Finish finish;
   i64 items;           // items an element: the rule counts items, a mean counts elements
-  T *raw, *inv;        // all that follow may be null: the sum; 1 / (value * count), 0 where value = 0
+  T* raw;              // all that follow may be null: the sum
+  kept<T>* inv;        // 1 / (value * count), 0 where value = 0
   double* wide;        // the accumulator as it is
   i32* counts;
   bool plain() const { return finish == SUM && !raw && !inv && !wide && !counts; }
@@ -49,7 +50,7 @@ SEG_NOINLINE void put_finished(const Out<T>& o, i64 s, i64 c, i64 w, const d8* s
   const d8 count = d8{} + (double)elements, value = finished(o.finish, *sum, count);
   if (o.value) store8(o.value + s * o.width + c, value, w);
   if (o.raw) store8(o.raw + s * o.width + c, *sum, w);
-  if (o.inv) o.inv[s] = (T)inverse(value, count)[0];
+  if (o.inv) o.inv[s] = (kept<T>)inverse(value, count)[0];
   if (o.wide) o.wide[s] = (*sum)[0];
   if (o.counts) o.counts[s] = (i32)elements;
 }
@@ -62,9 +63,9 @@ template <class T> SEG_INLINE void put(const Out<T>& o, i64 s, i64 c, i64 w, d8 
 // W columns of segment s, in the first lanes of a vector of four.
 template <int W, class T> SEG_INLINE void put_plain(T* value, i64 m, i64 s, d4 sum) {
   if ((u64)s >= (u64)m) return;
-  SEG_ALIGNED T r[W];
-  for (int w = 0; w < W; w++) r[w] = (T)sum[w];
-  __builtin_memcpy(value + s * W, r, sizeof(r));
+  SEG_ALIGNED T r[4];
+  store4(r, sum);
+  __builtin_memcpy(value + s * W, r, W * sizeof(T));
 }
 template <int W, class T> SEG_INLINE void put(const Out<T>& o, i64 s, d4 sum, i64 n) {
   if (o.plain()) { put_plain<W>(o.value, o.m, s, sum); return; }

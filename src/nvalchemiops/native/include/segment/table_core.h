@@ -84,7 +84,7 @@ i64 mul_backward(const T* g, const T* x, const T* s, const void* idx, T* gx, T* 
   return -1;
 }
 template <class T>
-i64 rms_norm(const T* x, const void* idx, T* out, T* inv, T* raw, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
+i64 rms_norm(const T* x, const void* idx, T* out, kept<T>* inv, T* raw, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
   Out<T> to = sums(out, m, 1);
@@ -98,7 +98,8 @@ i64 rms_norm(const T* x, const void* idx, T* out, T* inv, T* raw, i32* counts, i
   return -1;
 }
 template <class T>
-i64 rms_norm_backward(const T* g, const T* x, const T* inv, const void* idx, T* gx, i64 n, i64 m, i64 k, i64 mode) {
+i64 rms_norm_backward(const T* g, const T* x, const kept<T>* inv, const void* idx, T* gx, i64 n, i64 m, i64 k,
+                      i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
   each(Elementwise<ScaleTwice<T>>(call.idx, m, k, {{x}, g, inv, gx}), n, call.threads);

@@ -9,7 +9,8 @@
 
 namespace seg { namespace {
 
-// A reduction with the per-element outputs that are wanted beside it; or, if it is not wanted, those alone.
+// A reduction with the per-element outputs that are wanted beside it; or, if it is not wanted (or has no columns, so
+// that it would go over no element), those alone.
 template <class R> void fused(R* r, const Each* first, const Each* second, i64 n, int threads) {
   if (r) {
     r->hooks[0] = first;
@@ -36,7 +37,7 @@ i64 mul_add(const T* x, const T* s, const T* y, const T* t, const void* idx, T* 
   return -1;
 }
 template <class T>
-i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const T* inv, const void* idx, T* gg, T* gx,
+i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const kept<T>* inv, const void* idx, T* gg, T* gx,
                                     double* inner, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
@@ -131,7 +132,7 @@ i64 matvec_backward(const T* g, const T* v, const T* mat, const void* idx, T* gv
   if (call.offence >= 0) return call.offence;
   const auto first = product<T, true>(call, g, mat, gv, m, k, j);
   Columns<Outer<T>, T> r(call.idx, n, {v, g, k, j}, sums(gm, m, k * j));
-  fused(gm ? &r : nullptr, gv ? &first : nullptr, nullptr, n, call.threads);
+  fused(gm && k * j ? &r : nullptr, gv ? &first : nullptr, nullptr, n, call.threads);
   return -1;
 }
 template <class T>
@@ -163,7 +164,7 @@ i64 matvec_double_backward(const T* a, const T* b, const T* g, const T* v, const
   const auto first = product_add(call, a, mat, v, b, gg, m, k, j);
   const auto second = product<T, true>(call, g, b, gv, m, k, j);
   Columns<Outer<T>, T> r(call.idx, n, {a, g, k, j}, sums(gm, m, k * j));
-  fused(gm ? &r : nullptr, gg ? &first : nullptr, gv ? &second : nullptr, n, call.threads);
+  fused(gm && k * j ? &r : nullptr, gg ? &first : nullptr, gv ? &second : nullptr, n, call.threads);
   return -1;
 }
 }}  // namespace seg

@@ -18,15 +18,20 @@ template <class T> struct Sum {
   double one(i64 i) const { return (double)x[i]; }
 };
 
+// Eight or four products of T data.
+template <class T, class V> SEG_INLINE auto product(V x, V y) {
+  if constexpr (Scalar<T>::exact) return wide(x * y);
+  else return wide(x) * wide(y);
+}
 // x * y, or for P = 2 one expression x * y + u * w.
 template <class T, int P> struct Products;
 template <class T> struct Products<T, 1> {
   typedef T scalar;
   const T *x, *y;
   Products from(i64 i) const { return {x + i, y + i}; }
-  d8 at(i64 i) const { return wide(load8(x + i)) * wide(load8(y + i)); }
-  d8 at(i64 i, i32 k, i8 n) const { return wide(keep(load8(x + i), k, n)) * wide(keep(load8(y + i), k, n)); }
-  d4 at4(i64 i, i4 n) const { return wide(keep(load4(x + i), n)) * wide(keep(load4(y + i), n)); }
+  d8 at(i64 i) const { return product<T>(load8(x + i), load8(y + i)); }
+  d8 at(i64 i, i32 k, i8 n) const { return product<T>(keep(load8(x + i), k, n), keep(load8(y + i), k, n)); }
+  d4 at4(i64 i, i4 n) const { return product<T>(keep(load4(x + i), n), keep(load4(y + i), n)); }
   double one(i64 i) const { return (double)x[i] * (double)y[i]; }
 };
 template <class T> struct Products<T, 2> {

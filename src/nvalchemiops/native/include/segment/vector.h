@@ -39,6 +39,14 @@ typedef bool b16 __attribute__((ext_vector_type(16)));
 SEG_INLINE i64 min(i64 a, i64 b) { return a < b ? a : b; }
 SEG_INLINE i64 max(i64 a, i64 b) { return a > b ? a : b; }
 
+// What else depends on the type of the data; half.h has other answers.
+template <class T> struct Scalar {
+  typedef T kept;                             // of a by-product
+  typedef T word;                             // for copies
+  static constexpr bool exact = false;        // whether float32 holds every product of two
+};
+template <class T> using kept = typename Scalar<T>::kept;
+
 // A vector at an address that is aligned for its scalars only.
 template <class V, class T> SEG_INLINE V load(const T* p) {
   typedef V unaligned __attribute__((aligned(sizeof(T))));
@@ -48,6 +56,9 @@ template <class V, class T> SEG_INLINE void store(T* p, V v) {
   typedef V unaligned __attribute__((aligned(sizeof(T))));
   *(unaligned*)p = v;
 }
+// v in every lane. (Added to zero, a vector would lose the sign of -0.0.)
+template <class V, class T> SEG_INLINE V splat(T v) { return (__typeof__(V{}[0]))v - V{}; }
+
 SEG_INLINE d8 load8(const double* p) { return load<d8>(p); }
 SEG_INLINE f8 load8(const float* p) { return load<f8>(p); }
 SEG_INLINE i8 load8(const i32* p) { return load<i8>(p); }
@@ -65,11 +76,15 @@ template <class T> SEG_INLINE void store8(T* p, d8 v) {
   typedef T narrow __attribute__((vector_size(8 * sizeof(T))));
   store(p, __builtin_convertvector(v, narrow));
 }
-template <class T> SEG_INLINE void store8(T* p, d8 v, i64 n) {
+template <class T, class V> SEG_INLINE void store8(T* p, V v, i64 n) {
   if (n >= 8) { store8(p, v); return; }
   SEG_ALIGNED T r[8];
   store8(r, v);
   for (i64 i = 0; i < n; i++) p[i] = r[i];
+}
+template <class T> SEG_INLINE void store4(T* p, d4 v) {
+  typedef T narrow __attribute__((vector_size(4 * sizeof(T))));
+  store(p, __builtin_convertvector(v, narrow));
 }
 // The first n < 8 scalars at p, where a whole vector might not be readable.
 template <class T> SEG_INLINE d8 load_first(const T* p, i64 n, i64 stride = 1) {
@@ -105,6 +120,18 @@ SEG_INLINE void pack(void* to, i16 v, u16 bits) {
 #endif
 }
 // Lanes k[0] .. k[7] of v, each k below 8.
+SEG_INLINE f8 permute(f8 v, i8 k) {
+#ifdef __AVX2__
+  return (f8)__builtin_ia32_permvarsf256(v, k);
+#else
+  SEG_ALIGNED float from[8], to[8];
+  SEG_ALIGNED i32 at[8];
+  store(from, v);
+  store(at, k);
+  for (int j = 0; j < 8; j++) to[j] = from[at[j] & 7];
+  return load<f8>(to);
+#endif
+}
 SEG_INLINE d8 permute(d8 v, i8 k) {
 #ifdef __AVX512F__
   return (d8)__builtin_ia32_permvardf512(v, __builtin_convertvector(k, l8));

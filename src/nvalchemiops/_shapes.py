@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What arrays must have to be arguments of an operation: dtypes and shapes, for arrays of any framework.
+
+An array is anything with `dtype` and `shape`. The messages name the op, the argument, what was expected, what came and
+what to do. They contain the words that programs match on: num_segments, int32, 1-D, negative, range.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from .algebra import Operation
+
+FLOATS = "float32, float64, float16 or bfloat16"
+
+
+def number(name: str, num_segments: Any) -> int:
+    """num_segments as an int."""
+    if isinstance(num_segments, int) and not isinstance(num_segments, bool):
+        m = num_segments
+    elif type(num_segments).__name__ in ("bool", "bool_"):  # NumPy's is no bool of Python's
+        raise TypeError(f"{name}: num_segments must be an int, got the bool {num_segments}")
+    else:
+        try:
+            m = operator.index(num_segments)
+        except (TypeError, RuntimeError):  # what torch raises for some tensors
+            raise TypeError(
+                f"{name}: num_segments must be an int, got {type(num_segments).__name__} {num_segments!r}"
+            ) from None
+    not_negative(name, m)
+    return m
+
+
+def not_negative(name: str, m: Any) -> None:
+    if m < 0:
+        raise ValueError(f"{name}: num_segments must not be negative, got {m}")
+
+
+def check(
+    name: str,
+    op: Operation,
+    labels: Sequence[str],
+    arrays: Sequence[Any],
+    idx: Any,
+    m: Any,
+    floats: Collection[Any],
+    indices: Collection[Any],
+    cure: str,
+) -> None:
+    """Raise ValueError for a dtype or a shape that does not fit the operation.
+
+    `labels` are the public names of the operands; `floats` and `indices` the dtypes of a framework; `cure` says how
+    to convert idx there.
+    """
+    first = arrays[0]
+    for label, array in zip(labels, arrays, strict=True):
+        if array.dtype not in floats:
+            raise ValueError(f"{name}: {label} must be {FLOATS}, got {array.dtype}")
+        if array.dtype != first.dtype:
+            raise ValueError(f"{name}: {label} must have the dtype of {labels[0]}, {first.dtype}, got {array.dtype}")
+    if idx.dtype not in indices:
+        raise ValueError(f"{name}: idx must be int32 or int64, got {idx.dtype}. Convert it with {cure}.")
+    if len(idx.shape) != 1:
+        raise ValueError(f"{name}: idx must be 1-D, one segment number an element, got shape {tuple(idx.shape)}")
+    _shapes(name, op, list(zip(op.operands, labels, [tuple(a.shape) for a in arrays], strict=True)), idx, m)
+
+
+def _shapes(name: str, op: Operation, given: Sequence[Any], idx: Any, m: Any) -> None:
+    for operand, label, shape in given:
+        dims = (operand.lead.upper(), *(t.upper() for t in operand.trail))
+        if op.matrices or not operand.trail:
+            if len(shape) != len(dims):
+                raise ValueError(f"{name}: {label} must be {len(dims)}-D, of shape ({', '.join(dims)}), got {shape}")
+        elif not shape:
+            raise ValueError(f"{name}: {label} must have a row an element, shape (N, ...), got a 0-D array")
+    for operand, label, shape in given:  # before anything about idx
+        if operand.lead == "m" and shape[0] != m:
+            raise ValueError(
+                f"{name}: {label} must have a row a segment, num_segments = {m}, got shape {shape}. "
+                f"Is num_segments {label}.shape[0]?"
+            )
+    for operand, label, shape in given:
+        if operand.lead == "n" and shape[0] != idx.shape[0]:
+            raise ValueError(
+                f"{name}: {label} and idx must have one row an element, got {label} of shape {shape} "
+                f"and idx of shape {tuple(idx.shape)}"
+            )
+    bound: dict[str, tuple[str, Any]] = {}
+    for operand, label, shape in given:
+        if op.matrices:
+            sizes = list(zip(operand.trail, shape[1:], strict=True))
+        else:
+            sizes = [("k", shape[1:])] if operand.trail else []
+        for letter, size in sizes:
+            other, expected = bound.setdefault(letter, (label, size))
+            if size != expected:
+                shapes = ", ".join(f"{each} {its}" for _, each, its in given)
+                raise ValueError(f"{name}: {label} must fit {other}, got shapes {shapes}")

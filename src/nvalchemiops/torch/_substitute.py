@@ -1,0 +1,102 @@
+"""The engine's functions by Warp's kernels, for a process in which the engine cannot be built.
+
+Called as the engine is, with addresses of contiguous arrays on the CPU, so nothing else of the binding has to know.
+They give the same bits, more slowly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import warp as wp
+
+from ..algebra import OPERATIONS, Operand
+from ..kernels.launch import Place, Rows
+from ..kernels.operations import LAUNCHES
+from ..native._signatures import TYPED
+from ._arguments import dtype_of
+from ._cuda import DTYPES, Memory
+
+_reasons: list[str] = []
+
+
+def warn(reason: str) -> None:
+    """Say why the engine is not used, once: each of its parts may fail."""
+    _reasons.append(reason)
+    if len(_reasons) == 1:
+        warnings.warn(f"nvalchemiops.torch runs on Warp's kernels on the CPU, which is slower: {reason}", stacklevel=2)
+
+
+def _numbers(address: int, n: int, dtype: Any) -> np.ndarray:
+    """Memory as a NumPy array."""
+    if not n:
+        return np.empty(0, dtype)
+    size = n * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+
+
+def _first_offence(idx: np.ndarray, m: int) -> int:
+    """Position of the first value that is out of [0, m), else of the first that is smaller than its predecessor."""
+    for bad, offset in (((idx < 0) | (idx >= m), 0), (idx[1:] < idx[:-1], 1)):
+        if bad.any():
+            return int(bad.argmax()) + offset
+    return -1
+
+
+def _elements_of(at: np.ndarray, n: int) -> np.ndarray:
+    """An idx that has each maximum in its segment, and nothing else: derivatives of max_norm come without idx."""
+    idx = np.full(n, -1, np.int64)
+    inside = (at >= 0) & (at < n)
+    idx[at[inside]] = np.flatnonzero(inside)
+    return idx
+
+
+def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
+    """Operation `name` for data of `dtype`, called as the engine's function."""
+    op = OPERATIONS[name]
+    arguments = next(table[name] for table in TYPED.values() if name in table).split()
+    has_idx = "idx" in arguments
+    launches = LAUNCHES[name]
+
+    def call(*values: Any) -> int:
+        named = dict(zip(arguments, values, strict=True))
+        n, m, k, j, mode = (named.get(letter, 0) for letter in ("n", "m", "k", "j", "mode"))
+        lengths = {"n": n, "m": m, "k": k, "j": j}
+        place = Place(wp.get_device("cpu"))
+
+        def rows(address: int | None, operand: Operand) -> Rows:
+            scalar, size = DTYPES[dtype_of(operand, dtype)]
+            lead, *trail = (lengths[letter] for letter in (operand.lead, *operand.trail))
+            shape = (lead, *(trail or [1]))
+            strides = tuple(size * int(np.prod(shape[d + 1 :])) for d in range(len(shape)))
+            return Rows(Memory(None, place), address or 0, scalar, shape, strides)
+
+        def positions(address: int) -> Rows:
+            return Rows(Memory(None, place), address or 0, wp.int32, (m,), (8,))
+
+        operands, rest = values[: len(op.operands)], values[len(op.operands) + has_idx :]
+        if has_idx:
+            integer = np.int64 if mode & 1 else np.int32
+            idx = _numbers(named["idx"], n, integer)
+            if mode & 2:
+                found = _first_offence(idx, m)
+                if found >= 0:
+                    return found
+        else:
+            idx = _elements_of(_numbers(operands[-1], m, np.int64), n)
+        index = Rows(Memory(None, place), idx.ctypes.data, wp.dtype_from_numpy(idx.dtype), (n,), (idx.dtype.itemsize,))
+        inputs = [positions(a) if o.dtype else rows(a, o) for a, o in zip(operands, op.operands, strict=True)]
+        results = list(zip(rest, op.results, strict=False))
+        launches(index, m, *inputs, *[positions(a) if o.dtype else rows(a, o) for a, o in results])
+        for address, operand in results:
+            if operand.dtype:  # the kernels wrote the low halves
+                at = _numbers(address, m, np.int64)
+                at[:] = at.astype(np.int32)
+        return -1
+
+    return call

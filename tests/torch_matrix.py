@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/transforms_torch.md: which transform and which compiler works with which operation, written by the tests.
+
+    python -m pytest tests/torch/test_transforms.py tests/torch/test_compile.py --transform-matrix
+
+A cell is "yes" if every test of it passed; "skipped" names what is skipped for a fault of torch itself (the test says
+which).
+"""
+
+from __future__ import annotations
+
+import pathlib
+
+OPS = ("sum", "mean", "dot", "rms_norm", "max_norm", "mul", "matvec")
+FILES = ("test_transforms.py", "test_compile.py")
+TARGET = pathlib.Path(__file__).parents[1] / "docs" / "transforms_torch.md"
+
+
+class Matrix:
+    """A pytest plugin that collects outcomes and writes the table at the end."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, set[str]]] = {}
+
+    def pytest_runtest_logreport(self, report) -> None:
+        path, _, rest = report.nodeid.partition("::")
+        if pathlib.Path(path).name not in FILES or not (report.when == "call" or report.outcome != "passed"):
+            return
+        name, _, parameters = rest.rstrip("]").partition("[")
+        words = parameters.split("-")
+        op = next((w for w in words if w in OPS), None)
+        if op is None:
+            return
+        row = name.removeprefix("test_").replace("_", " ")
+        if name == "test_func":
+            row = f"torch.func: {words[0]}"
+        self.rows.setdefault(row, {}).setdefault(op, set()).add(report.outcome)
+
+    def pytest_sessionfinish(self, session) -> None:
+        lines = [
+            "# PyTorch: operations, transforms and compilers",
+            "",
+            "Written by `python -m pytest tests/torch/test_transforms.py tests/torch/test_compile.py "
+            "--transform-matrix`, which",
+            "runs each pair against a composition of torch's own operations. Rows are named for the tests.",
+            "",
+            f"| transform | {' | '.join(OPS)} |",
+            "| --- |" + " --- |" * len(OPS),
+        ]
+        for row, found in self.rows.items():
+            lines.append(f"| {row} | {' | '.join(_cell(found.get(op, set())) for op in OPS)} |")
+        TARGET.write_text("\n".join(lines) + "\n")
+
+
+def _cell(outcomes: set[str]) -> str:
+    if "failed" in outcomes:
+        return "no"
+    return "yes" if "passed" in outcomes else "skipped" if outcomes else ""
