@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import csv
 import importlib
-import math
 import pathlib
 import statistics
 import sys
@@ -85,10 +84,6 @@ def measure(framework: Any, cell: Cell, device: str, seconds: float) -> dict[str
     }
 
 
-def geometric_mean(values: list[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--framework", choices=FRAMEWORKS, default="torch")
@@ -122,7 +117,7 @@ def main() -> None:
     print(f"{framework.about(options.device)}; {options.out}")
     for n in sorted({int(r["total_elements"]) for r in rows}):  # type: ignore[call-overload]
         found = [float(r["speedup"]) for r in rows if r["total_elements"] == n]  # type: ignore[arg-type]
-        mean, least = geometric_mean(found), min(found)
+        mean, least = statistics.geometric_mean(found), min(found)
         print(f"N = {n:>9,}: {len(found):3} cells, speedup: geometric mean {mean:5.2f}, least {least:.2f}")
 
 

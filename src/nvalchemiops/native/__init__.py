@@ -5,6 +5,6 @@ arrays they take is in `_signatures` and in the headers under `include/segment`;
 """
 
 from ._engine import Engine, NativeBuildError, load
-from ._threads import threads
+from ._threads import PAYS_FROM, threads
 
-__all__ = ["Engine", "NativeBuildError", "load", "threads"]
+__all__ = ["PAYS_FROM", "Engine", "NativeBuildError", "load", "threads"]

@@ -12,8 +12,9 @@ import os
 import sys
 from types import ModuleType
 
-# Scalars below which waking the pool (2 to 5 us) costs more than it saves.
-PAYS_FROM = 24_000
+# Scalars below which a pool saves little: waking it takes 2 to 5 us, and milliseconds where other processes hold the
+# cores that its threads spin on.
+PAYS_FROM = 65_536
 
 _forked = False
 _omp_threads: int | None = None

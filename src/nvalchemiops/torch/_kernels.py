@@ -18,8 +18,6 @@ from .. import native
 from ..algebra import OPERATIONS, Operand, Operation
 from . import _arguments, _index
 
-THREADED = 16384  # below this many scalars one thread is enough: do not even ask how many there are
-
 # The engine's functions by operation and dtype; empty until the first call, which compiles them.
 FUNCTIONS: dict[str, dict[torch.dtype, Any]] = {name: {} for name in OPERATIONS}
 SUFFIXES = {torch.float32: "_f32", torch.float64: "_f64", torch.float16: "_f16", torch.bfloat16: "_bf16"}
@@ -77,7 +75,7 @@ def call(op: Operation, indent: str) -> list[str]:
         lines += ["    " + _new(out, first, [out.lead, *(["*shape[1:]"] if out.trail else [])]) for out in allocated]
         size = "n * k"
     lines += [
-        f"if {size} > _THREADED: mode |= _threads({size}) << 8",
+        f"if {size} >= _PAYS_FROM: mode |= _threads({size}) << 8",
         f"if f({', '.join(arrays)}, n, m, {'k, j' if op.matrices else 'k'}, mode) >= 0:",
         f"    raise ValueError(_explain('segmented_{op.name}', idx, m))",
         f"return {', '.join(r.name + '_' for r in op.results)}",
@@ -116,7 +114,7 @@ def scope(name: str) -> dict[str, Any]:
         "_float64": torch.float64,
         "_kept": _arguments.KEPT,
         "_WIDE": WIDE,
-        "_THREADED": THREADED,
+        "_PAYS_FROM": native.PAYS_FROM,
     }
 
 
