@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -65,9 +65,12 @@ def primitive(
     transpose: Callable[..., Any] | None,
     batch: Callable[..., Any],
     lower: Callable[..., Any],
-    lower_cpu: Callable[..., Any] | None,
+    lower_on: Mapping[str, Callable[..., Any]],
 ) -> Primitive:
-    """A primitive with several results, all rules registered. The lowerings are functions of JAX arrays."""
+    """A primitive with several results, all rules registered.
+
+    The lowerings are functions of JAX arrays; `lower_on` has those for platforms of their own.
+    """
     p = Primitive(name)
     p.multiple_results = True
     jitted: dict[Any, Callable[..., Any]] = {}
@@ -78,6 +81,8 @@ def primitive(
             function = lambda *a: p.bind(*a, **params)  # noqa: E731
             function.__name__ = name
             jitted[key] = jax.jit(function)
+        if not jax.config.jax_disable_jit:
+            return jitted[key](*args)
         with jax.disable_jit(False):  # else the body would be run op by op, and come back here
             return jitted[key](*args)
 
@@ -88,6 +93,6 @@ def primitive(
         ad.primitive_transposes[p] = transpose
     batching.primitive_batchers[p] = batch
     mlir.register_lowering(p, mlir.lower_fun(lower, multiple_results=True))
-    if lower_cpu is not None:
-        mlir.register_lowering(p, mlir.lower_fun(lower_cpu, multiple_results=True), platform="cpu")
+    for platform, function in lower_on.items():
+        mlir.register_lowering(p, mlir.lower_fun(function, multiple_results=True), platform=platform)
     return p

@@ -113,9 +113,7 @@ class Xla:
         key = jnp.where(inside, jnp.where(jnp.isnan(square), jnp.inf, square), -1)  # an inf ties with a NaN
         largest = jax.ops.segment_max(key, segment, m, mode="drop")
         poisoned = cls.sum(jnp.isnan(square).astype(x.dtype), idx, m) > 0
-        chosen = jnp.where(
-            cls.broadcast(poisoned, idx, m), jnp.isnan(square), key == cls.broadcast(largest, idx, m)
-        )
+        chosen = jnp.where(cls.broadcast(poisoned, idx, m), jnp.isnan(square), key == cls.broadcast(largest, idx, m))
         position = jnp.arange(n, dtype=position_dtype(n))
         first = jax.ops.segment_min(jnp.where(chosen & inside, position, n), segment, m, mode="drop")
         return jnp.where((first < n) & (first >= 0), first, -1).astype(position_dtype(n))

@@ -1,7 +1,7 @@
-"""What an operation becomes in a compiled program: on the CPU a call of the engine, elsewhere XLA's own ops.
+"""What an operation becomes in a program: a call of the engine (CPU), of Warp's kernels (CUDA), else XLA's own ops.
 
 The engine's functions are XLA FFI handlers here: compiled code that XLA calls with its own buffers and threads, with
-no Python and no GIL. CUDA runs on XLA's own ops for now.
+no Python and no GIL. `_cuda` has the calls of kernels.
 """
 
 from __future__ import annotations
@@ -49,12 +49,33 @@ def on_cpu(op: Operation) -> Callable[..., list[Any]]:
 
     def lower(*args: Any, m: int) -> list[Any]:
         *tensors, idx = args
-        static = all(isinstance(d, int) for a in args for d in a.shape)
-        if not static or not register(op.name):
+        if not _static(args) or not register(op.name):
             return otherwise(*args, m=m)
         return _call(op, tensors, idx, m, target(op.name, tensors[0].dtype))
 
     return lower
+
+
+def on_cuda(op: Operation) -> Callable[..., list[Any]]:
+    """The operation as launches of kernels; as XLA's own ops without a device for them, or for arrays too large."""
+    otherwise = on_xla(op)
+
+    def lower(*args: Any, m: int) -> list[Any]:
+        from . import _cuda  # imports Warp
+
+        *tensors, idx = args
+        if not _cuda.devices():
+            _warn("a program is compiled for CUDA, but Warp finds no CUDA device")
+        elif _static(args) and _cuda.fits(op.name, tensors, idx, m):
+            return _cuda.call(op.name, tensors, idx, m)
+        return otherwise(*args, m=m)
+
+    return lower
+
+
+def _static(args: Sequence[Any]) -> bool:
+    """Whether all dimensions are numbers."""
+    return all(isinstance(d, int) for a in args for d in a.shape)
 
 
 def _call(op: Operation, tensors: Sequence[Any], idx: Any, m: int, name: str) -> list[Any]:

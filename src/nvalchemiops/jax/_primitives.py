@@ -71,7 +71,7 @@ def _define(
         transpose,
         batch,
         expression or _lowering.on_xla(op),
-        None if expression else _lowering.on_cpu(op),
+        {} if expression else {"cpu": _lowering.on_cpu(op), "cuda": _lowering.on_cuda(op)},
     )
     batched = _batching.rule(op, lambda *args: _bind(made, *args[:-1], m=args[-1]))
     return made

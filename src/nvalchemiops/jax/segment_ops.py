@@ -22,9 +22,9 @@ idx is outside [0, num_segments) is padding, and an unsorted idx gives unspecifi
 
 On the CPU sums are accumulated in float64 (float32 data) or compensated (float64 data), as the PyTorch functions do
 it, bit for bit, up to second derivatives: the error is at most 4 eps times the sum of the magnitudes of what is
-added, and the bits of a segment do not depend on the other segments in the batch or on the number of threads. Higher
-derivatives of the norms, and other devices, run on XLA's own ops and round as those do. float16 and bfloat16 data is
-computed in float32 and rounded once more.
+added, and the bits of a segment do not depend on the other segments in the batch or on the number of threads. CUDA
+runs kernels that give the same bits. Higher derivatives of the norms, and other devices, run on XLA's own ops and
+round as those do. float16 and bfloat16 data is computed in float32 and rounded once more.
 """
 
 from __future__ import annotations
