@@ -48,15 +48,16 @@ step() {
 
 (nvidia-smi || true) > "$OUT/nvidia-smi.log" 2>&1
 step compile 80 "$PYTHON" scripts/gpu_bits.py compile
-step tests 100 "$PYTHON" -m pytest -q -p no:cacheprovider tests/torch/test_on_gpu.py tests/warp/test_launchers_on_gpu.py
-step bits 60 "$PYTHON" scripts/gpu_bits.py check
+step tests 90 "$PYTHON" -m pytest -q -p no:cacheprovider tests/torch/test_on_gpu.py tests/warp/test_launchers_on_gpu.py
+step jax 40 env XLA_PYTHON_CLIENT_PREALLOCATE=false "$PYTHON" -m pytest -q -p no:cacheprovider tests/jax/test_on_gpu.py
+step bits 50 "$PYTHON" scripts/gpu_bits.py check
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -n 1)
 if [ -n "$sanitizer" ]; then
-  step sanitizer 50 "$sanitizer" --tool memcheck --error-exitcode 3 "$PYTHON" scripts/gpu_bits.py small
+  step sanitizer 40 "$sanitizer" --tool memcheck --error-exitcode 3 "$PYTHON" scripts/gpu_bits.py small
 else
   echo "sanitizer: skipped: there is no compute-sanitizer" | tee -a "$OUT/gpu_check.log"
 fi
-step timing 60 "$PYTHON" scripts/gpu_timing.py "$OUT/gpu_timing.csv" 40
+step timing 50 "$PYTHON" scripts/gpu_timing.py "$OUT/gpu_timing.csv" 35
 cat "$OUT/bits.log"
 echo "gpu_check: $([ $failed -eq 0 ] && echo passed || echo FAILED) in $((SECONDS - started)) s; logs in $OUT"
 exit $failed
