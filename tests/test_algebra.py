@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The algebra against itself: what is derived must be what the fused operations claim to compute."""
 
 import numpy as np

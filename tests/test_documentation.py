@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Docstring examples run, and every public function has one."""
 
 import doctest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package itself: what importing it brings in, its version, its warning about a namesake."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The README's programs run as written and give what their comments say."""
 
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times every operation against the fastest way to write it with a framework's own operations, in one process.
 
     python benchmarks/segment_ops/benchmark_segment_ops.py --short            # about 60 cells

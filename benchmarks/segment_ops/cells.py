@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the benchmark measures, free of any framework."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's cells on JAX arrays: every job is one program under `jax.jit`, with all arrays as arguments.
 
 `mul_chain` is `mul` between element-wise operations: XLA fuses those with its own gather into one loop, but nothing

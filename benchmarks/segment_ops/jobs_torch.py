@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmark's cells on PyTorch tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes docs/benchmarks.md from the CSV files of `benchmark_segment_ops.py`.
 
     python benchmarks/segment_ops/report.py out/benchmark.csv --command "... --short" > docs/benchmarks.md

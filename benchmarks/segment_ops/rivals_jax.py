@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each operation as JAX's own operations can say it: what ours is measured against.
 
 Every entry of RIVALS[op] is a function of the op's arrays, an int32 idx and the number of segments. All are told that

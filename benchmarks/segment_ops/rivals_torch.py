@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each operation as PyTorch's own operations can say it: what ours is measured against.
 
 Every entry of RIVALS[op] is a function of the op's tensors, an int64 idx and the number of segments. The benchmark

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Differentiable segment operations for PyTorch, JAX and NVIDIA Warp arrays.
 
 N elements (atoms, edges) belong to M segments (molecules, nodes), named by a sorted `idx`. The

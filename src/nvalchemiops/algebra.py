@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The algebra of segment operations, free of any framework.
 
 Two tables say everything. `ADJOINTS` lists the multilinear primitives: they are closed under

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What runs on CUDA tensors, seen on CPU tensors: no GPU is needed (`test_on_gpu.py` needs one).
 
 The very function of the dispatcher's CUDA key runs Warp's kernels, serial ones or the thread blocks of CUDA as fibers,

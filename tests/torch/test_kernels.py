@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The generated kernels agree with the engine's signatures: ctypes would accept one argument too many."""
 
 import re

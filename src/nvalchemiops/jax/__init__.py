@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JAX bindings: `nvalchemiops.jax.segment_ops`, and the FFI handlers that exported programs need."""
 
 try:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything of JAX that is not part of its stable interface, in one place; written for jax >= 0.10."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations as compositions: on XLA's own ops, and over other operations beyond the fused orders."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values of an idx that is at hand: sorted, and in [0, M], M being padding.
 
 An array of JAX does not change, so the verdict is kept with its smallest and largest value, by identity, and dies with

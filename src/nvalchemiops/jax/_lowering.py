@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operation becomes in a program: a call of the engine (CPU), of Warp's kernels (CUDA), else XLA's own ops.
 
 The engine's functions are XLA FFI handlers here: compiled code that XLA calls with its own buffers and threads, with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations that JAX needs: those of the algebra, and tangents.
 
 JAX differentiates forward and transposes what is linear. The tangent of an operation with one result is a sum of two

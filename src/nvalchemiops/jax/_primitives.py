@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One JAX primitive for each operation: types, tangents, transposes and batching, read from the algebra.
 
 A primitive takes its operands, then idx, and has the static parameter m; its results are a list. All of it is built

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The body of the public functions: checks, then the primitive."""
 
 from __future__ import annotations

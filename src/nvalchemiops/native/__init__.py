@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU engine: C++ headers compiled at run time by the Clang inside Warp.
 
 `load` gives the functions, `threads` the number of threads to call them with. What the functions compute and which

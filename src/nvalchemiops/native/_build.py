@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles a table of native functions with Warp's Clang and returns their addresses.
 
 The only file that touches `wp.ModuleBuildOptions`, which Warp marks as experimental. Each table is a Warp module of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Native functions as Python built-ins, at a seventh of the cost of a ctypes call (see `builtin.h`).
 
 Only for CPython, whose C API is reached through `ctypes.pythonapi`; elsewhere the caller uses ctypes.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine as Python sees it: one function for each name of `_signatures`, compiled on first use."""
 
 from __future__ import annotations

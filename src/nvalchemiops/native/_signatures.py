@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the native tables export: names and arguments, as data.
 
 An argument named n, m, k, j or mode is an int64; every other one is an address. `Engine` makes the ctypes prototypes

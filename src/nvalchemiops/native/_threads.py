@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many threads a job gets, and whose threads they are.
 
 The engine runs on an OpenMP pool that the process already has: torch's, if torch is loaded, else that of the system's

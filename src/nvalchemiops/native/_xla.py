@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine's functions as XLA FFI handlers: compiled code that XLA calls, on its own threads.
 
 The tables are built apart from those of `Engine`, since a handler shares work between the threads of the XLA program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch bindings: `nvalchemiops.torch.segment_ops`, the index check, and operations from your own launchers."""
 
 try:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the arguments that users pass: everything but the values of idx."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One kernel on the Autograd key for any operation that brings a rule for its derivatives.
 
 `torch.library.register_autograd` is not enough: under `torch.func` it refuses reverse mode, and forward mode loses the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's own Warp launchers as a PyTorch operation that compiles and is differentiated twice."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every private or version-dependent name of torch that the binding uses, each guarded.
 
 The fast path must know that nothing is active that wants to see the operation: a dispatch mode, a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations as compositions of others: beyond the fused orders, and where only ATen may be used.
 
 `Ops` runs the primitives through the binding, so a composition keeps the engine's sums and can be

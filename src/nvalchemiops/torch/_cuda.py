@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operations by Warp's kernels: what runs on CUDA tensors.
 
 Nothing is copied whose strides kernels can follow: they read the tensors' own memory, on the current stream of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The derivatives of the operations of `algebra.SHAPES`, as `_autograd` takes them.
 
 They are other operations: which ones is derived from the algebra, once for each operation and each set of inputs that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fast route: plain eager CPU tensors, straight to the engine.
 
 Written as source, one function an operation (see `_kernels.source` for why): some twenty cheap questions, then

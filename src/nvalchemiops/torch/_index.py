@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verdict that an idx is valid, and its cache.
 
 Sorted and not negative is a property of idx alone, and then its last value answers every

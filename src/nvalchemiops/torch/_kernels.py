@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The native engine on plain CPU tensors: one function an operation, below autograd.
 
 The functions are written by `source` from the operation's line in `nvalchemiops.algebra.SHAPES`, as

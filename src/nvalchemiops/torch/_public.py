@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bodies of the public functions: the fast route, or the checks and then the general one."""
 
 from __future__ import annotations

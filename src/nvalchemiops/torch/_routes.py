@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a call to the kernel that runs it.
 
 Two routes. A plain eager call, nothing active that wants to see it, goes straight to the engine,

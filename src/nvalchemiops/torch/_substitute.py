@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine's functions by Warp's kernels, for a process in which the engine cannot be built.
 
 Called as the engine is, with addresses of contiguous arrays on the CPU, so nothing else of the binding has to know.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """vmap of an operation is the operation: the batch becomes a column where it can, else elements and segments.
 
 Folded, sample b gets the segments b (M + 1) to b (M + 1) + M: the last one collects what is out of range and is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Segment operations on PyTorch tensors, differentiable to any order.
 
 N elements belong to M segments; `idx` of shape (N,), int32 or int64, sorted, names the segment of each. The
