@@ -29,13 +29,9 @@ def number(name: str, num_segments: Any) -> int:
             raise TypeError(
                 f"{name}: num_segments must be an int, got {type(num_segments).__name__} {num_segments!r}"
             ) from None
-    not_negative(name, m)
-    return m
-
-
-def not_negative(name: str, m: Any) -> None:
     if m < 0:
         raise ValueError(f"{name}: num_segments must not be negative, got {m}")
+    return m
 
 
 def check(

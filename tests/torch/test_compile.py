@@ -416,3 +416,23 @@ def test_forces_inside_on_inductor(backend):
     assert_close(a, b)
     assert_close(ours.grad, theirs.grad)
     assert ours.grad.abs().max() > 1e-3
+
+
+def test_number_of_segments_from_data(fresh_dynamo, monkeypatch):
+    """`int(idx[-1]) + 1` is known at run time only."""
+    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
+    idx = torch.tensor([0, 0, 1, 1, 1, 2])
+    x = torch.arange(18.0).reshape(6, 3)
+
+    def pool(x, i):
+        return segment_ops.segmented_sum(x, i, int(i[-1]) + 1)
+
+    compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, idx), segment_ops.segmented_sum(x, idx, 3))
+    assert torch.equal(compiled(x, idx.clamp(max=1)), segment_ops.segmented_sum(x, idx.clamp(max=1), 2))
+
+
+def test_negative_number_of_segments_is_an_error(fresh_dynamo):
+    compiled = torch.compile(lambda x, i: segment_ops.segmented_sum(x, i, -1), fullgraph=True, backend="aot_eager")
+    with pytest.raises(Exception, match="num_segments|negative|Expected"):
+        compiled(torch.ones(2), torch.tensor([0, 0]))

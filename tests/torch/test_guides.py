@@ -95,3 +95,11 @@ def test_digests_for_the_gpu_are_those_of_the_engine(monkeypatch):
     found = gpu_bits.digests("cpu", engine=True)
     assert len(found) > 200
     assert [key for key, value in found.items() if known[key] != value] == []
+
+
+def test_torch_guide_runs(tmp_path):
+    """As a program of its own: Dynamo looks globals up in the module's namespace."""
+    program = tmp_path / "guide.py"
+    program.write_text("".join(blocks("torch.md")) + "\nassert gradient.abs().max() > 0\n")
+    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, program], check=True, env=os.environ | {"PYTHONPATH": path})

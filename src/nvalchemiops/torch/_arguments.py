@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import _shapes
 from ..algebra import Operand, Operation
+from ._compat import is_dynamo_compiling
 
 # The dtypes of the data, and in which each keeps by-products: 1 / (out count) is often no number of half precision.
 KEPT = {
@@ -32,8 +33,9 @@ def dtype_of(operand: Operand, dtype: torch.dtype) -> torch.dtype:
 
 def segments(name: str, num_segments: Any) -> Any:
     """num_segments as an int (or SymInt)."""
-    if isinstance(num_segments, torch.SymInt):
-        _shapes.not_negative(name, num_segments)
+    if isinstance(num_segments, torch.SymInt) or is_dynamo_compiling() and type(num_segments) is int:
+        # perhaps known at run time only, so no branch on it
+        torch._check_value(num_segments >= 0, lambda: f"{name}: num_segments must not be negative")
         return num_segments
     if isinstance(num_segments, Tensor) and num_segments.device.type not in ("cpu", "meta"):
         raise TypeError(
@@ -54,8 +56,8 @@ def check(name: str, op: Operation, labels: Sequence[str], tensors: Sequence[Any
     m = segments(name, num_segments)
     x = tensors[0]
     _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "idx.to(torch.int32)")
-    # M = 0 only with N = 0. (A symbolic m is a guard that a compiled graph would keep.)
-    if isinstance(m, int) and m == 0 and idx.shape[0] != 0:
+    # M = 0 only with N = 0; not asked where m may be known at run time only.
+    if not is_dynamo_compiling() and isinstance(m, int) and m == 0 and idx.shape[0] != 0:
         raise ValueError(f"{name}: num_segments is 0, so no idx is in range, but there are {idx.shape[0]} elements")
     for label, tensor in zip((*labels[1:], "idx"), (*tensors[1:], idx), strict=True):
         if tensor.device != x.device:

@@ -4,9 +4,9 @@
 N elements belong to M segments; `idx` of shape (N,), int32 or int64, sorted, names the segment of each. The
 functions work eagerly, under `torch.compile(fullgraph=True)` and under `torch.func` transforms.
 
-In compiled, exported or traced programs the values of `idx` are not checked: an element whose idx is
-outside [0, num_segments) belongs to no segment. Reductions ignore it, per-element results and gradients are 0
-there. Eager calls raise instead.
+In compiled, exported or traced programs, and where a `torch.func` transform wraps idx, its values are not checked: an
+element whose idx is outside [0, num_segments) belongs to no segment. Reductions ignore it, per-element results and
+gradients are 0 there. Other calls raise instead.
 
 Sums are accumulated in float64 (float32, float16 and bfloat16 data) or compensated (float64 data), and rounded
 once: the error is at most 4 eps times the sum of the magnitudes of what is added, and the bits of a segment do not
