@@ -418,9 +418,9 @@ def test_forces_inside_on_inductor(backend):
     assert ours.grad.abs().max() > 1e-3
 
 
-def test_number_of_segments_from_data(fresh_dynamo, monkeypatch):
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_number_of_segments_from_data(fresh_dynamo):
     """`int(idx[-1]) + 1` is known at run time only."""
-    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
     idx = torch.tensor([0, 0, 1, 1, 1, 2])
     x = torch.arange(18.0).reshape(6, 3)
 
