@@ -19,6 +19,7 @@ import numpy as np
 from .. import native
 from ..algebra import OPERATIONS, Operation
 from ..native import _xla
+from ..native._signatures import takes_idx
 from . import _batching, _compose
 
 _PREFIX = "nvalchemiops_segmented_"
@@ -29,9 +30,6 @@ _SCRATCH: dict[str, Sequence[tuple[bool, str]]] = {
     "spread": ((True, ""),),
     "rms_norm_double_backward": ((False, "float64"), (False, "int32")),
 }
-
-# Where the positions of the largest norms say everything.
-_WITHOUT_IDX = frozenset({"max_norm_backward", "max_norm_double_backward"})
 
 
 def on_xla(op: Operation) -> Callable[..., list[Any]]:
@@ -93,7 +91,7 @@ def _call(op: Operation, tensors: Sequence[Any], idx: Any, m: int, name: str) ->
         for columns, scratch in _SCRATCH.get(op.name, ())
     ]
     widths = [math.prod(dims[letter]) for letter in ("k", "j") if letter in dims]
-    arrays = tensors if op.name in _WITHOUT_IDX else [*tensors, idx]
+    arrays = [*tensors, idx] if takes_idx(op.name) else tensors
     sizes = np.array([n, m, *widths, n * math.prod(widths)], np.int64)
     return jax.ffi.ffi_call(name, outs)(*arrays, sizes=sizes)[: len(op.results)]
 

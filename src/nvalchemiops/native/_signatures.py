@@ -56,6 +56,11 @@ HALF = {"f16": "seg::float16", "bf16": "seg::bfloat16"}
 INTEGERS = frozenset({"n", "m", "k", "j", "mode"})
 
 
+def takes_idx(name: str) -> bool:
+    """Whether an operation's function takes idx; where not, the positions of the largest norms say everything."""
+    return next("idx" in table[name].split() for table in TYPED.values() if name in table)
+
+
 def exports(table: str) -> list[tuple[str, str, str]]:
     """The functions of a table in order: (Python name, C++ expression, arguments).
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations as compositions of others: beyond the fused orders, and where only ATen may be used.
 
-`Ops` runs the primitives through the binding, so a composition keeps the engine's sums and can be
-differentiated again. `Aten` runs them as torch's own operations, for a forward-mode level inside a
-compiled graph, which an operation of ours cannot see. Both compute in float64 and round once.
+Over the binding's own entries (`_derivatives.namespace`) a composition keeps the engine's sums and can be
+differentiated again. Over `ATEN` it is torch's own operations, for a forward-mode level inside a compiled
+graph, which an operation of ours cannot see. Both compute in float64 and round once.
 """
 
 from __future__ import annotations

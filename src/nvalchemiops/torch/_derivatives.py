@@ -144,7 +144,9 @@ class OperationRule:
 
     def composed(self, *args: Any) -> Any:
         *tensors, idx, m = args
-        return _compose.composed(self.op.name, namespace(), tuple(tensors), idx, m)
+        # Through the entries, an operation that has a backward would come back here.
+        primitives = _compose.ATEN if self.has_backward else namespace()
+        return _compose.composed(self.op.name, primitives, tuple(tensors), idx, m)
 
 
 def _apply(table: dict[str, Callable[..., Any]], idx: Tensor, m: Any) -> Callable[..., Any]:

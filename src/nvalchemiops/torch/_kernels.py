@@ -2,8 +2,8 @@
 """The native engine on plain CPU tensors: one function an operation, below autograd.
 
 The functions are written by `source` from the operation's line in `nvalchemiops.algebra.SHAPES`, as
-dataclasses writes `__init__`: at N = 12 a call costs two microseconds, and a loop over a description of
-the arguments would double that. `print(source("mul"))` shows one.
+dataclasses writes `__init__`: for a dozen elements a call is mostly Python, and a loop over a description of
+the arguments would be much of it. `print(source("mul"))` shows one.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from .. import native
 from ..algebra import OPERATIONS, Operand, Operation
+from ..native._signatures import takes_idx
 from . import _arguments, _index
 
 # The engine's functions by operation and dtype; empty until the first call, which compiles them.
@@ -33,9 +34,6 @@ _EXTRA = {
     "rms_norm": (None, None),
     "rms_norm_double_backward": (Operand("inner", "m", (), "f64"), Operand("counts", "m", (), "i32")),
 }
-
-# Where the positions of the largest norms say everything.
-_WITHOUT_IDX = frozenset({"max_norm_backward", "max_norm_double_backward"})
 
 
 def source(name: str) -> str:
@@ -58,7 +56,7 @@ def call(op: Operation, indent: str) -> list[str]:
     first = op.operands[0].name
     outputs = [*op.results, *_EXTRA.get(op.name, ())]
     arrays = [f"{o.name}_p" for o in op.operands]
-    arrays += ["idx_p"] if op.name not in _WITHOUT_IDX else []
+    arrays += ["idx_p"] if takes_idx(op.name) else []
     arrays += ["None" if out is None else f"{out.name}_.data_ptr()" for out in outputs]
     allocated = [out for out in outputs if out is not None]
     # Separate ints are parsed faster than a tuple of them.
