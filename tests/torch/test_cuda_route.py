@@ -18,6 +18,7 @@ from torch_battery import DTYPES, INDEX_DTYPES, make_index, same_bits
 
 from nvalchemiops.algebra import OPERATIONS
 from nvalchemiops.kernels import _packed, launch
+from nvalchemiops.native._signatures import takes_idx
 from nvalchemiops.torch import _cuda, _index, _kernels, _substitute, set_index_check
 
 every_operation = pytest.mark.parametrize("name", OPERATIONS)
@@ -228,7 +229,7 @@ def test_substitute_is_called_like_the_engine(name, monkeypatch):
             with monkeypatch.context() as patch:
                 patch.setitem(_kernels.FUNCTIONS[name], dtype, _substitute.function(name, dtype))
                 assert identical(_kernels.KERNELS[name](*arrays, index, 4), expected)
-                if name not in _kernels._WITHOUT_IDX:
+                if takes_idx(name):
                     with pytest.raises(ValueError, match="sorted"):
                         _kernels.KERNELS[name](*arrays, index.flip(0), 4, 2)
 
