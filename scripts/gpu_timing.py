@@ -31,7 +31,7 @@ def _counts(x, idx, m):
 
 
 # Operation: (its inputs: rows an element n or a segment m, trailing shape), torch's way
-THEIRS = {
+THEIRS: dict = {
     "sum": ([("n", (3,))], _add),
     "mean": ([("n", (3,))], lambda x, idx, m: _add(x, idx, m) / _counts(x, idx, m)[:, None]),
     "dot": ([("n", (3,)), ("n", (3,))], lambda x, y, idx, m: _add((x * y).sum(1), idx, m)),

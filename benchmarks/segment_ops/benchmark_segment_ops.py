@@ -117,7 +117,7 @@ def main() -> None:
             stream.flush()
     print(f"{framework.about(options.device)}; {options.out}")
     for n in sorted({int(r["total_elements"]) for r in rows}):  # type: ignore[call-overload]
-        found = [float(r["speedup"]) for r in rows if r["total_elements"] == n]  # type: ignore[arg-type]
+        found = [float(r["speedup"]) for r in rows if r["total_elements"] == n]
         mean, least = statistics.geometric_mean(found), min(found)
         print(f"N = {n:>9,}: {len(found):3} cells, speedup: geometric mean {mean:5.2f}, least {least:.2f}")
 

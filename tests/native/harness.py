@@ -263,7 +263,7 @@ def make_inputs(name, dtype, n, m, k, j, seed=0):
     else:
         draw = g.standard_normal
     inputs = OPS[name].inputs.items()
-    return {key: draw(shape(spec, n, m, k, j)).astype(kind(spec, dtype, False)) for key, spec in inputs}
+    return {key: np.asarray(draw(shape(spec, n, m, k, j)), kind(spec, dtype, False)) for key, spec in inputs}
 
 
 def call(name, inputs, idx, m, k, j=1, *, dtype=None, threads=1, check=False, narrow_at=False, want=None):

@@ -12,7 +12,7 @@ from native.harness import DTYPES, OPS, call, make_inputs, same_bits, shape, sor
 
 SHORT = [*range(1, 20), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257]
 LONG = [4095, 4096, 4097, 4160, 8192, 70_001]
-WIDTHS = {
+WIDTHS: dict = {
     "sum": [1, 2, 3, 8, 11, 40],
     "mean": [1, 3, 5],
     "dot": [1, 3, 7],
