@@ -4,76 +4,82 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import peers
+import rivals_torch
 import torch
-from cells import Cell, Jobs
-from rivals_torch import RIVALS
+from cells import Cell, Job, Jobs
+from timing import clock  # noqa: F401  part of what a framework's module offers
 from torch import Tensor
 
 from nvalchemiops.torch import segment_ops as ours
 
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
-OPERATIONS = tuple(RIVALS)
+OPERATIONS = tuple(rivals_torch.ANY_ORDER)
 
 
 def about(device: str) -> str:
-    return f"{device}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    where = f", {torch.cuda.get_device_name()}" if device == "cuda" else f" with {torch.get_num_threads()} threads"
+    return f"torch {torch.__version__}{where}"
 
 
-def tensors(cell: Cell, device: str) -> tuple[list[Tensor], Tensor]:
-    g = torch.Generator().manual_seed(0)
-    m = cell.segments
-    idx = torch.sort(torch.randint(0, m, (cell.n,), generator=g)).values
-    shapes = cell.shapes()
-    inputs = [torch.randn(*shape, generator=g, dtype=DTYPES[cell.dtype]).to(device) for shape in shapes]
-    return inputs, idx.to(device)
+def can(cell: Cell) -> bool:
+    return True
 
 
-def job(function: Callable[..., Tensor], order: str, inputs: list[Tensor], idx: Tensor, m: int) -> Callable[[], object]:
-    """A call without arguments that does what the order says."""
-    if order == "forward":
+@dataclass(frozen=True)
+class Problem:
+    """A cell's arrays on a device, and what a function costs on them."""
 
-        def forward() -> object:
-            with torch.no_grad():
-                return function(*inputs, idx, m)
+    inputs: list[Tensor]
+    idx: Tensor
+    m: int
+    cotangent: Tensor
+    moving: list[Tensor]
 
-        return forward
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    cotangent = torch.randn_like(function(*leaves, idx, m))
-    if order == "backward":
-        return lambda: torch.autograd.grad(function(*leaves, idx, m), leaves, cotangent)
-    moving = [torch.randn_like(x) for x in leaves]
-    cotangent.requires_grad_()
+    def job(self, function: Callable[..., Tensor], order: str, idx: Tensor) -> Job:
+        """A call without arguments that does what the order says."""
+        m = self.m
+        if order == "forward":
 
-    def second() -> object:
-        first = torch.autograd.grad(function(*leaves, idx, m), leaves, cotangent, create_graph=True)
-        return torch.autograd.grad(first, [*leaves, cotangent], moving, allow_unused=True)
+            def forward() -> object:
+                with torch.no_grad():
+                    return function(*self.inputs, idx, m)
 
-    return second
+            return forward
+        leaves = [x.clone().requires_grad_() for x in self.inputs]
+        if order == "backward":
+            return lambda: torch.autograd.grad(function(*leaves, idx, m), leaves, self.cotangent)
+        cotangent = self.cotangent.clone().requires_grad_()
+
+        def second() -> object:
+            first = torch.autograd.grad(function(*leaves, idx, m), leaves, cotangent, create_graph=True)
+            return torch.autograd.grad(first, [*leaves, cotangent], self.moving, allow_unused=True)
+
+        return second
+
+
+def problem(cell: Cell, device: str) -> Problem:
+    data, dtype = cell.data(), getattr(torch, cell.dtype)
+    inputs, moving = ([torch.from_numpy(x).to(device, dtype) for x in arrays] for arrays in (data.inputs, data.moving))
+    idx = torch.from_numpy(data.idx).to(device)
+    return Problem(inputs, idx, cell.m, torch.from_numpy(data.cotangent).to(device, dtype), moving)
 
 
 def jobs(cell: Cell, device: str) -> Jobs:
-    inputs, idx = tensors(cell, device)
-    narrow, m = idx.int(), cell.segments
-    function = getattr(ours, "segmented_" + cell.operation)
-    result = function(*inputs, narrow, m)
-    largest = max([*inputs, result], key=torch.numel)
-    segment_reduce = None
-    if cell.operation in ("sum", "mean") and cell.order == "forward":
-        lengths = torch.bincount(idx, minlength=m)
+    p = problem(cell, device)
+    order, operation, largest = cell.order, cell.operation, p.inputs[0].new_ones(cell.largest())
+    others = peers.functions(operation, order, p.inputs[0])
+    if operation in ("sum", "mean") and order != "second":
+        lengths = torch.bincount(p.idx, minlength=p.m)
 
-        def segment_reduce() -> object:
-            return torch.segment_reduce(inputs[0], cell.operation, lengths=lengths, unsafe=True)
+        def segment_reduce(x: Tensor, idx: Tensor, m: int) -> Tensor:
+            return torch.segment_reduce(x, operation, lengths=lengths, unsafe=True, initial=0)
 
+        others["segment_reduce"] = segment_reduce
     return Jobs(
-        job(function, cell.order, inputs, narrow, m),
-        {rival.__name__: job(rival, cell.order, inputs, idx, m) for rival in RIVALS[cell.operation]},
-        lambda: largest.clone(),
-        segment_reduce,
-        torch.cuda.synchronize if device == "cuda" else lambda: None,
+        p.job(getattr(ours, "segmented_" + operation), order, p.idx.int()),
+        {name: p.job(rival, order, p.idx) for name, rival in rivals_torch.rivals(operation, order).items()},
+        largest.clone,
+        {name: p.job(function, order, p.idx) for name, function in others.items()},
     )

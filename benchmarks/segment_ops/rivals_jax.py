@@ -31,6 +31,11 @@ def _counts(idx: Array, m: int, like: Array) -> Array:
     return jnp.maximum(scatter_add(jnp.ones(idx.shape, like.dtype), idx, m), 1)
 
 
+def _searched_counts(idx: Array, m: int, like: Array) -> Array:
+    """M log N instead of N."""
+    return jnp.maximum(jnp.diff(jnp.searchsorted(idx, jnp.arange(m + 1, dtype=idx.dtype))), 1).astype(like.dtype)
+
+
 def _gather(y: Array, idx: Array) -> Array:
     return y.at[idx].get(indices_are_sorted=True, mode="promise_in_bounds")
 
@@ -42,6 +47,11 @@ def _inner(x: Array, y: Array) -> Array:
 def mean(x: Array, idx: Array, m: int) -> Array:
     total = scatter_add(x, idx, m)
     return total / _columns(_counts(idx, m, x), total)
+
+
+def mean_search(x: Array, idx: Array, m: int) -> Array:
+    total = scatter_add(x, idx, m)
+    return total / _columns(_searched_counts(idx, m, x), total)
 
 
 def mean_segment_sum(x: Array, idx: Array, m: int) -> Array:
@@ -59,6 +69,10 @@ def dot_segment_sum(x: Array, y: Array, idx: Array, m: int) -> Array:
 
 def rms_norm(x: Array, idx: Array, m: int) -> Array:
     return jnp.sqrt(dot(x, x, idx, m) / _counts(idx, m, x))
+
+
+def rms_norm_search(x: Array, idx: Array, m: int) -> Array:
+    return jnp.sqrt(dot(x, x, idx, m) / _searched_counts(idx, m, x))
 
 
 def max_norm(x: Array, idx: Array, m: int) -> Array:
@@ -83,9 +97,9 @@ def matvec_einsum(v: Array, a: Array, idx: Array, m: int) -> Array:
 
 RIVALS: dict[str, list[Callable[..., Array]]] = {
     "sum": [segment_sum, scatter_add],
-    "mean": [mean, mean_segment_sum],
+    "mean": [mean, mean_search, mean_segment_sum],
     "dot": [dot, dot_segment_sum],
-    "rms_norm": [rms_norm],
+    "rms_norm": [rms_norm, rms_norm_search],
     "max_norm": [max_norm],
     "mul": [mul, mul_index],
     "matvec": [matvec, matvec_einsum],

@@ -1,91 +1,178 @@
 # SPDX-License-Identifier: Apache-2.0
 """Each operation as PyTorch's own operations can say it: what ours is measured against.
 
-Every entry of RIVALS[op] is a function of the op's tensors, an int64 idx and the number of segments. The benchmark
-takes the fastest of them for each cell. They get idx as int64, which is what torch prefers; ours gets int32.
+`rivals(operation, order)` are functions of the op's tensors, idx and the number of segments. The benchmark takes the
+fastest of them for each cell. They get idx as int64, which most of torch asks for; ours gets int32. A sum goes in
+place into fresh zeros, which saves a copy. `segment_reduce` and `embedding_bag` use that idx is sorted; their
+backwards cannot be differentiated.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag, pad
+
+warnings.filterwarnings("ignore", "index_reduce")  # beta, says torch
+
+Rival = Callable[..., Tensor]
+
+
+def _zeros(x: Tensor, m: int) -> Tensor:
+    return x.new_zeros((m, *x.shape[1:]))
 
 
 def _rows(idx: Tensor, like: Tensor) -> Tensor:
-    return idx.reshape(-1, *(1,) * (like.dim() - 1)).expand(like.shape)
+    return idx.unsqueeze(1).expand_as(like) if like.dim() > 1 else idx
 
 
+# ------------------------------------------------------------------ lengths of segments
+# Searching costs M log N and counting N. (And bincount waits for a GPU.)
+def _search(idx: Tensor, m: int) -> bool:
+    return idx.is_cuda or 50 * m < idx.shape[0]
+
+
+def _offsets(idx: Tensor, m: int) -> Tensor:
+    if _search(idx, m):
+        return torch.searchsorted(idx, torch.arange(m + 1, device=idx.device))
+    return pad(torch.bincount(idx, minlength=m).cumsum(0), (1, 0))
+
+
+def _counts(idx: Tensor, m: int) -> Tensor:
+    return _offsets(idx, m).diff() if _search(idx, m) else torch.bincount(idx, minlength=m)
+
+
+# ------------------------------------------------------------------ sums and means
 def index_add(x: Tensor, idx: Tensor, m: int) -> Tensor:
-    return x.new_zeros((m, *x.shape[1:])).index_add(0, idx, x)
+    return _zeros(x, m).index_add_(0, idx, x)
 
 
 def scatter_add(x: Tensor, idx: Tensor, m: int) -> Tensor:
-    return x.new_zeros((m, *x.shape[1:])).scatter_add(0, _rows(idx, x), x)
+    return _zeros(x, m).scatter_add_(0, _rows(idx, x), x)
 
 
-def _count(idx: Tensor, m: int, like: Tensor) -> Tensor:
-    return torch.bincount(idx, minlength=m).clamp(min=1).to(like.dtype).reshape(-1, *(1,) * (like.dim() - 1))
+def segment_reduce(x: Tensor, idx: Tensor, m: int, how: str = "sum") -> Tensor:
+    if _search(idx, m):
+        return torch.segment_reduce(x, how, offsets=_offsets(idx, m), unsafe=True, initial=0)
+    return torch.segment_reduce(x, how, lengths=_counts(idx, m), unsafe=True, initial=0)
 
 
-def mean_index_add(x: Tensor, idx: Tensor, m: int) -> Tensor:
-    return index_add(x, idx, m) / _count(idx, m, x)
+def bag(x: Tensor, idx: Tensor, m: int, how: str = "sum") -> Tensor:
+    rows = x if x.dim() > 1 else x.unsqueeze(1)
+    places = torch.arange(x.shape[0], device=x.device)
+    return embedding_bag(places, rows, _offsets(idx, m)[:-1], mode=how).reshape(m, *x.shape[1:])
 
 
-def mean_scatter_reduce(x: Tensor, idx: Tensor, m: int) -> Tensor:
-    return x.new_zeros((m, *x.shape[1:])).scatter_reduce(0, _rows(idx, x), x, "mean", include_self=False)
+def _mean_by(total: Rival) -> Rival:
+    def mean(x: Tensor, idx: Tensor, m: int) -> Tensor:
+        counts = _counts(idx, m).clamp_(min=1)
+        return total(x, idx, m).div_(counts.unsqueeze(1) if x.dim() > 1 else counts)
+
+    return _named(mean, f"{total.__name__} / count")
 
 
-def _inner(x: Tensor, y: Tensor) -> Tensor:
-    return (x * y).sum(1) if x.dim() > 1 else x * y
+def scatter_mean(x: Tensor, idx: Tensor, m: int) -> Tensor:
+    return _zeros(x, m).scatter_reduce_(0, _rows(idx, x), x, "mean", include_self=False)
 
 
-def dot_index_add(x: Tensor, y: Tensor, idx: Tensor, m: int) -> Tensor:
-    return index_add(_inner(x, y), idx, m)
+def segment_mean(x: Tensor, idx: Tensor, m: int) -> Tensor:
+    return segment_reduce(x, idx, m, "mean")
 
 
-def dot_einsum(x: Tensor, y: Tensor, idx: Tensor, m: int) -> Tensor:
-    return scatter_add(torch.einsum("nk,nk->n", x, y) if x.dim() > 1 else x * y, idx, m)
+def bag_mean(x: Tensor, idx: Tensor, m: int) -> Tensor:
+    return bag(x, idx, m, "mean")
 
 
-def rms_norm(x: Tensor, idx: Tensor, m: int) -> Tensor:
-    return (index_add(_inner(x, x), idx, m) / torch.bincount(idx, minlength=m).clamp(min=1)).sqrt()
+# ------------------------------------------------------------------ what is built of them
+def _named(function: Rival, name: str) -> Rival:
+    function.__name__ = name
+    return function
 
 
-def max_norm(x: Tensor, idx: Tensor, m: int) -> Tensor:
+def by_ones(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y) @ x.new_ones(x.shape[1]) if x.dim() > 1 else x * y
+
+
+def einsum(x: Tensor, y: Tensor) -> Tensor:
+    return torch.einsum("nk,nk->n", x, y) if x.dim() > 1 else x * y
+
+
+def _dot_by(inner: Callable[[Tensor, Tensor], Tensor], total: Rival) -> Rival:
+    return _named(lambda x, y, idx, m: total(inner(x, y), idx, m), f"{total.__name__} of {inner.__name__}")
+
+
+def _root_by(inner: Callable[[Tensor, Tensor], Tensor], mean: Rival) -> Rival:
+    return _named(lambda x, idx, m: mean(inner(x, x), idx, m).sqrt(), f"root of {mean.__name__} of {inner.__name__}")
+
+
+def max_of_norms(x: Tensor, idx: Tensor, m: int) -> Tensor:
     norm = torch.linalg.vector_norm(x, dim=1) if x.dim() > 1 else x.abs()
-    return x.new_zeros(m).scatter_reduce(0, idx, norm, "amax")
+    return x.new_zeros(m).scatter_reduce_(0, idx, norm, "amax")
 
 
-def mul_select(x: Tensor, y: Tensor, idx: Tensor, m: int) -> Tensor:
-    s = y.index_select(0, idx)
+def root_of_max(x: Tensor, idx: Tensor, m: int) -> Tensor:
+    return x.new_zeros(m).scatter_reduce_(0, idx, by_ones(x, x), "amax").sqrt()
+
+
+def root_of_index_max(x: Tensor, idx: Tensor, m: int) -> Tensor:
+    return x.new_zeros(m).index_reduce_(0, idx, by_ones(x, x), "amax").sqrt()
+
+
+def _times(x: Tensor, s: Tensor) -> Tensor:
     return x * (s.unsqueeze(1) if x.dim() > 1 else s)
 
 
+def mul_select(x: Tensor, y: Tensor, idx: Tensor, m: int) -> Tensor:
+    return _times(x, y.index_select(0, idx))
+
+
 def mul_gather(x: Tensor, y: Tensor, idx: Tensor, m: int) -> Tensor:
-    s = y[idx]
-    return x * (s[:, None] if x.dim() > 1 else s)
+    return _times(x, y.gather(0, idx))
+
+
+def mul_index(x: Tensor, y: Tensor, idx: Tensor, m: int) -> Tensor:
+    return _times(x, y[idx])
 
 
 def matvec_einsum(v: Tensor, a: Tensor, idx: Tensor, m: int) -> Tensor:
-    return torch.einsum("nk,nkj->nj", v, a[idx])
+    return torch.einsum("nk,nkj->nj", v, a.index_select(0, idx))
 
 
 def matvec_bmm(v: Tensor, a: Tensor, idx: Tensor, m: int) -> Tensor:
     return torch.bmm(v.unsqueeze(1), a.index_select(0, idx)).squeeze(1)
 
 
-def matvec_sum(v: Tensor, a: Tensor, idx: Tensor, m: int) -> Tensor:
-    return (v.unsqueeze(2) * a.index_select(0, idx)).sum(1)
+def matvec_rows(v: Tensor, a: Tensor, idx: Tensor, m: int) -> Tensor:
+    rows = a.index_select(0, idx).unbind(1)
+    out = v[:, :1] * rows[0]
+    for k in range(1, v.shape[1]):
+        out = torch.addcmul(out, v[:, k : k + 1], rows[k])
+    return out
 
 
-RIVALS: dict[str, list[Callable[..., Tensor]]] = {
-    "sum": [index_add, scatter_add],
-    "mean": [mean_index_add, mean_scatter_reduce],
-    "dot": [dot_index_add, dot_einsum],
-    "rms_norm": [rms_norm],
-    "max_norm": [max_norm],
-    "mul": [mul_select, mul_gather],
-    "matvec": [matvec_einsum, matvec_bmm, matvec_sum],
+# ------------------------------------------------------------------ the table
+SUMS = [index_add, scatter_add]
+MEANS = [_mean_by(index_add), _mean_by(scatter_add), scatter_mean]
+ANY_ORDER: dict[str, list[Rival]] = {
+    "sum": SUMS,
+    "mean": MEANS,
+    "dot": [*(_dot_by(by_ones, total) for total in SUMS), _dot_by(einsum, scatter_add)],
+    "rms_norm": [*(_root_by(by_ones, mean) for mean in MEANS[:2]), _root_by(einsum, MEANS[1])],
+    "max_norm": [max_of_norms, root_of_max, root_of_index_max],
+    "mul": [mul_select, mul_gather, mul_index],
+    "matvec": [matvec_einsum, matvec_bmm, matvec_rows],
 }
+FIRST_ORDER: dict[str, list[Rival]] = {
+    "sum": [segment_reduce, bag],
+    "mean": [segment_mean, bag_mean],
+    "dot": [_dot_by(by_ones, segment_reduce)],
+    "rms_norm": [_root_by(by_ones, segment_mean)],
+}
+
+
+def rivals(operation: str, order: str) -> dict[str, Rival]:
+    found = ANY_ORDER[operation] + (FIRST_ORDER.get(operation, []) if order != "second" else [])
+    return {rival.__name__: rival for rival in found}
