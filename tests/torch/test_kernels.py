@@ -1,29 +1,173 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generated kernels agree with the engine's signatures: ctypes would accept one argument too many."""
+"""The native call of `plain_call.h`: it is taken, agrees with the engine's signatures, and owns what it should."""
 
-import re
+import gc
+import sys
+import weakref
 
 import pytest
+import torch
+from torch_battery import same_bits
 
 from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.native._signatures import TYPED
-from nvalchemiops.torch import _kernels
+from nvalchemiops.native._signatures import TYPED, takes_idx
+from nvalchemiops.torch import _arguments, _fast, _kernels, segment_ops, set_index_check
 
 SIGNATURES = {name: arguments.split() for table in TYPED.values() for name, arguments in table.items()}
+PUBLIC = ("sum", "mean", "dot", "rms_norm", "max_norm", "mul", "matvec")
+N, M = 9, 4
+
+every_function = pytest.mark.parametrize("name", PUBLIC)
+
+
+def arguments(name, n=N, dtype=torch.float32, requires_grad=False):
+    x = torch.randn(n, 3, dtype=dtype)
+    second = {"dot": (n, 3), "mul": (M,), "matvec": (M, 3, 2)}.get(name)
+    tensors = [x] if second is None else [x, torch.randn(second, dtype=dtype)]
+    return [t.requires_grad_(requires_grad) for t in tensors]
+
+
+def index(n=N, dtype=torch.int32):
+    return torch.sort(torch.arange(n) % M).values.to(dtype)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_call_has_the_engines_arguments(name):
-    (call,) = re.findall(r"if f\((.*)\) >= 0", _kernels.source(name))
-    arguments = call.split(", ")
-    expected = SIGNATURES[name]
-    assert len(arguments) == len(expected)
-    assert ("idx_p" in arguments) == ("idx" in expected)
-    assert arguments[-len([a for a in expected if a in "nmkj" or a == "mode"]) :] == [
-        a for a in expected if a in "nmkj" or a == "mode"
-    ]
-    operands = len(OPERATIONS[name].operands)
-    assert all(a.endswith("_p") for a in arguments[:operands])
-    results = [r.name for r in OPERATIONS[name].results]
-    start = operands + ("idx" in expected)
-    assert [a.split("_.")[0] for a in arguments[start : start + len(results)]] == results
+    operation = _fast._operation(name)
+    given = operation.operands + takes_idx(name) + operation.outputs + (5 if operation.matrices else 4)
+    assert given == len(SIGNATURES[name])
+    arrays = SIGNATURES[name][: -(5 if operation.matrices else 4)]
+    operands = [a for a in arrays if a != "idx"][: operation.operands]
+    assert arrays.index("idx") == len(operands) if takes_idx(name) else "idx" not in arrays
+
+
+@pytest.fixture(params=["exchange", "attributes"])
+def reading(request, monkeypatch):
+    """Tensors are read through DLPack's exchange interface, or attribute by attribute."""
+    world = _fast._world()
+    if request.param == "attributes":
+        monkeypatch.setattr(world, "exchange", None)
+    elif not world.exchange:
+        pytest.skip("this torch has no exchange interface")
+
+
+@pytest.fixture
+def no_general(monkeypatch):
+    """The general route raises."""
+
+    def fail(*args):
+        raise AssertionError("the general route")
+
+    return lambda: monkeypatch.setattr(_arguments, "check", fail)
+
+
+@every_function
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float64, torch.bfloat16))
+@pytest.mark.parametrize("n", (N, 2000))
+def test_plain_calls_are_native(name, dtype, n, reading, no_general):
+    function = getattr(segment_ops, f"segmented_{name}")
+    tensors = arguments(name, n, dtype, requires_grad=True)
+    idx = index(n, torch.int64)
+    function(*tensors, idx, M)  # finds the engine's function and remembers idx
+    no_general()
+    with torch.no_grad():
+        expected = _kernels.call(name, *tensors, idx, M)
+        expected = expected[0] if isinstance(expected, tuple) else expected
+        assert same_bits(function(*tensors, idx, M), expected)
+    out = function(*tensors, idx, M)
+    assert same_bits(out.detach(), expected)
+    assert out.grad_fn is not None
+    assert function(*[t.detach() for t in tensors], idx=idx, num_segments=M).grad_fn is None
+
+
+@every_function
+def test_strides_and_trailing_shapes(name, reading, no_general):
+    function = getattr(segment_ops, f"segmented_{name}")
+    tensors, idx = arguments(name), index()
+    function(*tensors, idx, M)
+    no_general()
+    expected = function(*tensors, idx, M)
+    views = [torch.stack([t, t], -1)[..., 1] for t in tensors]
+    assert not any(v.is_contiguous() for v in views)
+    assert same_bits(function(*views, torch.stack([idx, idx], -1)[:, 0], M), expected)
+    if name != "matvec":
+        deep = [t.reshape(N, 1, 3, 1) if t.dim() == 2 else t for t in tensors]
+        assert same_bits(function(*deep, idx, M).reshape(expected.shape), expected)
+
+
+@every_function
+@pytest.mark.parametrize("n", (N, 2000))
+def test_a_bad_idx_is_an_error(name, n, reading):
+    function = getattr(segment_ops, f"segmented_{name}")
+    for requires_grad in (False, True):
+        tensors = arguments(name, n, requires_grad=requires_grad)
+        function(*tensors, index(n), M)
+        with pytest.raises(ValueError, match="sorted"):
+            function(*tensors, index(n).flip(0), M)
+        with pytest.raises(ValueError, match="range"):
+            function(*tensors, index(n) + 1, M)
+        with set_index_check("off"):
+            assert bool(torch.isfinite(function(*tensors, index(n) + 1, M)).all())
+
+
+@every_function
+def test_nothing_leaks(name, reading):
+    function = getattr(segment_ops, f"segmented_{name}")
+    tensors, idx, m = arguments(name, requires_grad=True), index(), M
+    wrong = idx.flip(0)
+
+    def step():
+        out = function(*tensors, idx, m)
+        torch.autograd.grad(out.sum(), tensors)
+        function(*[t.detach()[..., :2] if name in ("sum", "mean") else t.detach() for t in tensors], idx, m)
+        with pytest.raises(ValueError):
+            function(*tensors, wrong, m)
+        return weakref.ref(out)
+
+    def owners():
+        gc.collect()
+        return [sys.getrefcount(o) for o in (*tensors, idx, wrong, torch.float32, function, None)][:-1]
+
+    for _ in range(3):
+        step()
+    before = owners()
+    dead = [step() for _ in range(50)]
+    after = owners()
+    assert all(a - b < 5 for a, b in zip(after, before, strict=True))
+    assert all(ref() is None for ref in dead)
+
+
+def test_an_error_inside_is_not_swallowed(reading):
+    """Neither one of an allocation nor one of a hook."""
+    idx, x = index(), arguments("sum")[0]
+    segment_ops.segmented_sum(x, idx, M)
+    with pytest.raises((RuntimeError, MemoryError)):
+        segment_ops.segmented_sum(x, idx, 1 << 60)
+
+    class Stop(Exception):
+        pass
+
+    def pack(tensor):
+        raise Stop
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t), pytest.raises(Stop):
+        segment_ops.segmented_sum(x.requires_grad_(), idx, M)
+
+
+def test_what_is_not_plain_goes_the_general_way(reading):
+    idx, x = index(), arguments("sum")[0]
+    expected = segment_ops.segmented_sum(x, idx, M)
+    negative = torch._neg_view(-x)
+    assert same_bits(segment_ops.segmented_sum(negative, idx, M), expected)
+    with pytest.raises(ValueError, match="resolve_neg"):
+        segment_ops.segmented_sum(x, torch._neg_view(-idx), M)
+    assert segment_ops.segmented_sum(x.to("meta"), idx.to("meta"), M).is_meta
+    assert segment_ops.segmented_sum(x[:0], idx[:0], M).shape == (M, 3)
+    assert segment_ops.segmented_sum(x[:, :0], idx, M).shape == (M, 0)
+    with pytest.raises(TypeError, match="num_segments"):
+        segment_ops.segmented_sum(x, idx, True)
+    with pytest.raises(ValueError, match="x must"):
+        segment_ops.segmented_sum(x.to_sparse(), idx, M)
+    kept = []
+    torch.func.grad(lambda z: (kept.append(z), z.sum())[1])(x)
+    assert same_bits(segment_ops.segmented_sum(kept[0], idx, M), expected)  # a wrapper whose level has ended

@@ -21,6 +21,20 @@ _INTERPRETER = (
     "PyErr_SetString",
     "PyExc_TypeError",
     "_Py_NoneStruct",
+    "PyObject_GetAttr",
+    "PyObject_SetAttr",
+    "PyObject_Vectorcall",
+    "PyObject_VectorcallMethod",
+    "PyObject_Type",
+    "PyObject_IsTrue",
+    "PyTuple_Size",
+    "PyTuple_GetItem",
+    "PyTuple_New",
+    "PyTuple_SetItem",
+    "PyDict_GetItem",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyErr_Clear",
 )
 
 AVAILABLE = sys.implementation.name == "cpython" and ctypes.sizeof(ctypes.c_void_p) == 8
@@ -53,8 +67,12 @@ def interpreter() -> int:
 
 def builtin(name: str, enter: int, function: int, arguments: list[str]) -> Callable[..., int]:
     """A built-in that calls the native `function`, whose arguments are all ints or None."""
-    target = _Target(function, len(arguments), arguments.index("n"))
-    method = _Method(name.encode(), enter, _METH_FASTCALL, None)
+    return bound(name, enter, _Target(function, len(arguments), arguments.index("n")))
+
+
+def bound(name: str, function: int, target: ctypes.Structure) -> Callable[..., Any]:
+    """A built-in that is the METH_FASTCALL `function`, with the address of `target` as its `self`."""
+    method = _Method(name.encode(), function, _METH_FASTCALL, None)
     _alive.extend([target, method])
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]

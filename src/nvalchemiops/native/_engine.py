@@ -15,6 +15,7 @@ from . import _builtin, _threads
 from ._signatures import COMMON, INTEGERS, exports
 
 TABLES = ("core", "second")
+PLAIN = "plain"  # the calls of the PyTorch binding
 HALF_TABLES = ("half_core", "half_second")  # apart: who has no half precision does not wait for them
 
 # Building takes seconds and is not reentrant: the second of two first calls waits.
@@ -52,23 +53,31 @@ def _notice(text: str, seconds: float = 1.0) -> Iterator[None]:
         timer.cancel()
 
 
-def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, Any]:
-    """Build a table and return its functions by name, set up to run on this process's thread pool."""
+def addresses(table: str, defines: dict[str, str] | None = None) -> dict[str, int]:
+    """Build a table, set it up to run on this process's thread pool, and return the addresses of its functions."""
     from ._build import build  # Warp is imported when the engine is first needed
 
     with _notice(f"nvalchemiops: compiling the CPU engine ({table}) with Warp; its kernel cache keeps it"):
-        addresses = build(table, defines)
-    rows = {name: (arguments, at) for (name, _, arguments), at in zip(exports(table), addresses, strict=True)}
-    common = {name: prototype(arguments)(at) for name, (arguments, at) in rows.items() if name in COMMON}
+        found = build(table, defines)
+    rows = {name: at for (name, _, _), at in zip(exports(table), found, strict=True)}
     pool = _threads.pool_addresses()
     if pool is not None:
-        common["configure"](*pool)
-    wanted = {name: row for name, row in rows.items() if name not in COMMON}
+        prototype(COMMON["configure"])(rows["configure"])(*pool)
+    if _builtin.AVAILABLE:
+        prototype(COMMON["attach"])(rows["attach"])(_builtin.interpreter())
+    return rows
+
+
+def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, Any]:
+    """Build a table and return the functions that Python calls, by name."""
+    return _callables(table, addresses(table, defines))
+
+
+def _callables(table: str, rows: dict[str, int]) -> dict[str, Any]:
+    wanted = {n: a.split() for n, _, a in exports(table) if n not in COMMON and a != COMMON["enter"]}
     if not _builtin.AVAILABLE:
-        return {name: prototype(arguments)(at) for name, (arguments, at) in wanted.items()}
-    common["attach"](_builtin.interpreter())
-    enter = rows["enter"][1]
-    return {name: _builtin.builtin(name, enter, at, arguments.split()) for name, (arguments, at) in wanted.items()}
+        return {name: prototype(" ".join(arguments))(rows[name]) for name, arguments in wanted.items()}
+    return {name: _builtin.builtin(name, rows["enter"], rows[name], arguments) for name, arguments in wanted.items()}
 
 
 class Engine:
@@ -79,13 +88,22 @@ class Engine:
 
     def __init__(self) -> None:
         self._failures: dict[str, str] = {}
+        self._addresses: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
-        for table in (*TABLES, *HALF_TABLES):
-            if name not in COMMON and any(name == row[0] for row in exports(table)):
-                self.build(table)
-                return self.__dict__[name]
-        raise AttributeError(f"the native engine has no function {name!r}")
+        self.address(name)
+        return self.__dict__[name]
+
+    def address(self, name: str) -> int:
+        """Where a function of any table is; like its first use, this compiles the table."""
+        if name not in self._addresses:
+            for table in (*TABLES, *HALF_TABLES, PLAIN):
+                if name not in COMMON and any(name == row[0] for row in exports(table)):
+                    self.build(table)
+                    break
+            else:
+                raise AttributeError(f"the native engine has no function {name!r}")
+        return self._addresses[name]
 
     def build(self, table: str) -> None:
         """Compile one table, if that has not been done. A table that failed is not tried again: it costs seconds."""
@@ -94,14 +112,16 @@ class Engine:
                 raise NativeBuildError(self._failures[table])
             if table not in self.__dict__:
                 try:
-                    self.__dict__.update(functions(table), **{table: True})
+                    rows = addresses(table)
+                    self._addresses.update(rows)
+                    self.__dict__.update(_callables(table, rows), **{table: True})
                 except NativeBuildError as error:
                     self._failures[table] = str(error)
                     raise
 
     def warmup(self, half: bool = False) -> None:
         """Compile everything now, what is for float16 and bfloat16 only if asked for."""
-        for table in TABLES + HALF_TABLES * half:
+        for table in (*TABLES, PLAIN, *HALF_TABLES * half):
             self.build(table)
 
 

@@ -7,6 +7,8 @@ from this table and `_build` the C++ table of function pointers, so the order of
 
 from __future__ import annotations
 
+from ..algebra import OPERATIONS, Operand
+
 # In every table: the thread pool, and the way in for Python built-ins (`enter` is called by the interpreter only).
 COMMON = {"configure": "parallel rank size", "attach": "interpreter", "enter": "self args count"}
 
@@ -16,6 +18,7 @@ UNTYPED: dict[str, dict[str, str]] = {
         "count": "idx counts n m mode",
     },
     "second": {},
+    "plain": dict.fromkeys(("plain", "function_forward", "function_backward"), "self args count"),  # like `enter`
 }
 
 # Each of these exists for float32 and float64; in the table half_<name> for float16 and bfloat16. There `inv` is
@@ -32,6 +35,7 @@ TYPED: dict[str, dict[str, str]] = {
         "rms_norm_backward": "g x inv idx gx n m k mode",
         "mul_backward": "g x s idx gx gs n m k mode",
     },
+    "plain": {},
     "second": {
         "dot_add": "x y u w idx out n m k mode",
         "mul_add": "x s y t idx out n m k mode",
@@ -56,6 +60,18 @@ HALF = {"f16": "seg::float16", "bf16": "seg::bfloat16"}
 INTEGERS = frozenset({"n", "m", "k", "j", "mode"})
 
 
+# Scratch, which the caller lends, as `algebra.SHAPES` writes arrays.
+SCRATCH = {"spread": "scratch[m,k]", "rms_norm_double_backward": "inner[m]:f64 counts[m]:i32"}
+
+
+def after_results(name: str) -> tuple[Operand | None, ...]:
+    """What an operation's function takes after its results: scratch, or None for what the caller need not want."""
+    op = OPERATIONS[name]
+    arrays = [a for a in next(t[name] for t in TYPED.values() if name in t).split() if a not in INTEGERS]
+    scratch = {o.name: o for o in map(Operand.parse, SCRATCH.get(name, "").split())}
+    return tuple(scratch.get(a) for a in arrays[len(op.operands) + takes_idx(name) + len(op.results) :])
+
+
 def takes_idx(name: str) -> bool:
     """Whether an operation's function takes idx; where not, the positions of the largest norms say everything."""
     return next("idx" in table[name].split() for table in TYPED.values() if name in table)
@@ -64,8 +80,8 @@ def takes_idx(name: str) -> bool:
 def exports(table: str) -> list[tuple[str, str, str]]:
     """The functions of a table in order: (Python name, C++ expression, arguments).
 
-    The table ``xla_<table>`` has the typed functions of a table as XLA FFI handlers, ``half_<table>`` those functions
-    for float16 and bfloat16.
+    The table ``half_<table>`` has the typed functions of a table for float16 and bfloat16, ``xla_<table>`` those of any
+    of these as XLA FFI handlers.
     """
     if table.startswith("xla_"):
         typed = exports(table.removeprefix("xla_"))

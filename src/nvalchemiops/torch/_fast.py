@@ -1,148 +1,234 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fast route: plain eager CPU tensors, straight to the engine.
+"""The fast route: a whole call on plain eager CPU tensors is one native built-in, `plain_call.h`.
 
-Written as source, one function an operation (see `_kernels.source` for why): some twenty cheap questions, then
-the call. Whatever fails a question goes the general route.
+Here is what it knows: objects of torch, by address, and each operation's line of `algebra.SHAPES`. Whatever does not
+fit its questions goes the general route.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ..algebra import OPERATIONS, Operation
-from . import _compat, _index, _kernels
+from .. import native
+from ..algebra import OPERATIONS, Operand
+from ..native._builtin import AVAILABLE, bound
+from ..native._signatures import after_results, takes_idx
+from . import _compat, _index
 
-_PLAIN = frozenset((Tensor, Parameter))
+_DATA = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_ARRAYS = 8
+_KINDS = {None: 0, "i64": ord("l"), "i32": ord("i"), "f64": ord("d")}
+
+# The fields of `World`: objects, names of attributes, and numbers.
+_OBJECTS: dict[str, Any] = {
+    "tensor": Tensor,
+    "parameter": Parameter,
+    "integer": int,
+    "exchange": None,
+    **{f"dtypes{i}": dtype for i, dtype in enumerate((*_DATA, torch.int64, torch.int32))},
+    **{
+        name: name
+        for name in (
+            *("data_ptr", "is_cpu", "is_neg", "dtype", "shape", "is_contiguous", "contiguous", "requires_grad"),
+            *("new_empty", "_version", "needs_input_grad", "saved_tensors", "to_save", "rest"),
+        )
+    },
+    "dtype_only": ("dtype",),
+    "dispatch_modes": _compat.dispatch_modes,
+    "functorch_active": _compat.functorch_active,
+    "tracing": _compat.tracing,
+    "count_function_modes": _compat.count_function_modes,
+    "function_modes": _compat.function_modes,
+    "forward_ad": _compat.forward_ad,
+    "current_level": "_current_level",
+    "grad_enabled": torch.is_grad_enabled,
+    "threads": native.threads,
+    "verdicts": _index.verdicts,
+}
 
 
-def _quiet(names: list[str]) -> str:
-    """Nothing is active that wants to see the operation, and the arguments are no subclasses."""
-    plain = " and ".join(f"type({t}) in _PLAIN" for t in names)
-    return f"""\
-not _dynamo() and type(idx) is _Tensor and {plain} and not (
-        _modes() or _functorch() or _ad._current_level >= 0 or _tracing() is not None
-        or _count_function_modes() and _function_modes()
-    )"""
+class _World(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in (*_OBJECTS, "setting")] + [
+        ("look_size", ctypes.c_int64),
+        ("pays_from", ctypes.c_int64),
+    ]
 
 
-def _data(names: list[str]) -> str:
-    """CPU memory behind every tensor, bound to <name>_p.
+class _Array(ctypes.Structure):
+    _fields_ = [("lead", ctypes.c_int64), ("trail", ctypes.c_int64 * 2), ("kind", ctypes.c_int64)]
 
-    No pointer (RuntimeError): a dead functorch wrapper, legacy vmap, sparse. 0: no elements, a zero tensor, meta.
-    is_neg: a pending negation (`z.conj().imag`).
+    @classmethod
+    def of(cls, array: Operand | None) -> _Array:
+        if array is None:
+            return cls(kind=-1)
+        kind = 1 if array.by_product and not array.dtype else _KINDS[array.dtype]
+        trail = [ord(letter) for letter in array.trail]
+        return cls(ord(array.lead), (ctypes.c_int64 * 2)(*trail), kind)
+
+
+class _Operation(ctypes.Structure):
+    _fields_ = [
+        ("world", ctypes.POINTER(_World)),
+        *[(name, ctypes.c_int64) for name in ("operands", "results", "outputs", "matrices", "takes_idx")],
+        ("differentiable", ctypes.c_int64),
+        ("inputs", _Array * _ARRAYS),
+        ("written", _Array * _ARRAYS),
+        ("function", ctypes.c_void_p * len(_DATA)),
+        ("refuse", ctypes.py_object),
+    ]
+
+
+class _Route(ctypes.Structure):
+    _fields_ = [
+        ("operation", ctypes.POINTER(_Operation)),
+        ("asks", ctypes.c_int64),
+        ("checks", ctypes.c_int64),
+        ("general", ctypes.py_object),
+        ("apply", ctypes.py_object),
+    ]
+
+
+class _Plan(ctypes.Structure):
+    _fields_ = [
+        ("saved", ctypes.c_int64),
+        ("save", ctypes.c_int64 * (2 * _ARRAYS)),
+        ("run", ctypes.py_object),
+        ("arguments", ctypes.c_int64),
+        ("argument", ctypes.c_int64 * (2 * _ARRAYS)),
+        ("gradients", ctypes.c_int64),
+        ("gradient", ctypes.c_int64 * _ARRAYS),
+        ("last", ctypes.c_int64),
+    ]
+
+
+class _Function(ctypes.Structure):
+    _fields_ = [
+        ("kernel", _Route),
+        *[(name, ctypes.py_object) for name in ("learn", "forward", "backward")],
+        ("plans", ctypes.c_void_p * (1 << _ARRAYS)),
+    ]
+
+
+@functools.cache
+def _world() -> _World:
+    setting = ctypes.addressof(_index.Setting.native)
+    world = _World(*map(id, _OBJECTS.values()), setting, _index.LOOK, native.PAYS_FROM)
+    world.exchange = _exchange()
+    return world
+
+
+def _exchange() -> int | None:
+    """Address of the function that fills a DLTensor with what a tensor is, from DLPack's table of them."""
+    capsule = _compat.find("Tensor.__dlpack_c_exchange_api__")
+    if capsule is None:
+        return None
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    at = get(capsule, b"dlpack_exchange_api")
+    if ctypes.c_uint32.from_address(at).value != 1:  # major version
+        return None
+    return ctypes.c_void_p.from_address(at + 8 * 5).value  # after the version, an older table and three functions
+
+
+@functools.cache
+def _operation(name: str) -> _Operation:
+    op = OPERATIONS[name]
+    outputs = (*op.results, *after_results(name))
+
+    def refuse(idx: Tensor, m: int) -> None:
+        raise ValueError(_index.explain(f"segmented_{name}", idx, m))
+
+    return _Operation(
+        ctypes.pointer(_world()),
+        *(len(op.operands), len(op.results), len(outputs), op.matrices, takes_idx(name)),
+        sum(1 << i for i in op.differentiable),
+        (_Array * _ARRAYS)(*map(_Array.of, op.operands)),
+        (_Array * _ARRAYS)(*map(_Array.of, outputs)),
+        refuse=refuse,
+    )
+
+
+def know(name: str, dtype: torch.dtype, address: int) -> None:
+    """From now on the fast route takes operation `name` on data of `dtype`: the engine's function is there."""
+    _operation(name).function[_DATA.index(dtype)] = address
+
+
+def kernel(name: str, general: Callable[..., Any]) -> Callable[..., Any]:
+    """An operation below autograd, `(*operands, idx, m, mode=0)`; `general` does the same until `know` was called."""
+    return _later("plain", _arguments(name) + ", mode=0", _route(name, general=general), general)
+
+
+def function(name: str, apply: Callable[..., Any], general: Callable[..., Any], checks: bool) -> Callable[..., Any]:
+    """An operation `(*operands, idx, m)`; `apply` differentiates it, `general` takes what is not plain.
+
+    With `checks`, for users: arguments may be anything, and `general` raises the errors.
     """
-    pointers = [f"({t}_p := {t}.data_ptr()) and {t}.is_cpu" for t in [*names, "idx"]]
-    return " and ".join(pointers + [f"not {t}.is_neg()" for t in names])
+    return _later("plain", _arguments(name), _route(name, True, checks, general, apply), general)
 
 
-def _grad(op: Operation) -> str:
-    needed = " or ".join(f"{op.operands[i].name}.requires_grad" for i in op.differentiable)
-    return f"({needed}) and _grad_enabled()"
+def methods(rule: Any, forward: Callable[..., Any], backward: Callable[..., Any]) -> tuple[Any, Any]:
+    """Forward and backward of the autograd Function of an operation, natively; in Python where that is not possible."""
+    name = rule.op.name
+    if len(rule.op.results) > 1:
+        return forward, backward
+    native_function = _Function(_route(name, general=forward), None, forward, backward)
+
+    def learn(needs: tuple[bool, ...]) -> None:
+        plan = rule.plan(needs[: rule.tensors])
+        steps = plan.steps(plan.complete, True)
+        found = _Plan(len(plan.saved), _numbers(plan.saved), last=plan.last)
+        if len(steps) == 1:
+            (step,) = steps
+            found.run = step.run
+            found.arguments, found.argument = len(step.arguments), _numbers(step.arguments)
+            found.gradients, found.gradient = len(step.positions), (ctypes.c_int64 * _ARRAYS)(*step.positions)
+        plans.append(found)
+        mask = sum(1 << i for i in range(rule.tensors - 1) if needs[i])
+        native_function.plans[mask] = ctypes.addressof(found)
+
+    plans: list[_Plan] = []
+    native_function.learn = learn
+    return (
+        _later("function_forward", "*args", native_function, forward),
+        _later("function_backward", "*args", native_function, backward),
+    )
 
 
-def entry_source(name: str) -> str:
-    """Source of an operation's entry for calls of the library itself: arguments fit and idx is valid."""
-    op = OPERATIONS[name]
-    names = [o.name for o in op.operands]
-    arguments = ", ".join(names)
-    return f"""\
-def {name}({arguments}, idx, m):
-    if {_quiet(names)}:
-        try: data = {_data(names)}
-        except RuntimeError: data = False
-        if data:
-            if {_grad(op)}: return _apply({arguments}, idx, m)
-            return _kernel({arguments}, idx, m)
-    return _general({arguments}, idx, m)
-"""
+def _arguments(name: str) -> str:
+    return ", ".join([*(o.name for o in OPERATIONS[name].operands), "idx", "m"])
 
 
-def public_source(name: str) -> str:
-    """Source of a public function, which also checks the arguments. What does not fit goes to `_general`."""
-    op = OPERATIONS[name]
-    names = [o.name for o in op.operands]
-    arguments = ", ".join(names)
-    contiguous = " and ".join(f"{t}.is_contiguous()" for t in [*names, "idx"])
-    call = "\n".join(_kernels.call(op, " " * 20))
-    return f"""\
-def {name}({arguments}, idx, m):
-    if type(m) is int and {_quiet(names)}:
-        n = idx.numel()
-        if {" and ".join(_fits(op))}:
-            try: data = {_data(names)}
-            except RuntimeError: data = False
-            if data:
-                if n <= _LOOK: mode |= _setting.look
-                else:
-                    entry = _verdicts.get(id(idx))
-                    if (entry is None or _setting.mode != "cached" or entry[0]() is not idx or entry[1] != idx._version
-                            or entry[3] >= m or entry[2] != idx_p):
-                        _check("segmented_{name}", idx, m)
-                if {_grad(op)}: return _apply({arguments}, idx, m, mode)
-                if {contiguous}:
-{call}
-                return _kernel({arguments}, idx, m, mode)
-    return _general({arguments}, idx, m)
-"""
+def _numbers(values: Sequence[int]) -> Any:
+    return (ctypes.c_int64 * (2 * _ARRAYS))(*values)
 
 
-def _fits(op: Operation) -> list[str]:
-    """Conditions for arguments without an error; they also bind f, mode and shape."""
-    first = op.operands[0].name
-    fits = ["idx.dim() == 1", "(mode := _wide(idx.dtype)) is not None", f"(f := _function({first}.dtype))", "m > 0"]
-    fits += [f"{o.name}.dtype is {first}.dtype" for o in op.operands[1:]]
-    bound: dict[str, str] = {}
-    for operand in op.operands:
-        t = operand.name
-        if op.matrices:
-            fits += [f"{t}.dim() == {1 + len(operand.trail)}", f"{t}.shape[0] == {operand.lead}"]
-            for i, letter in enumerate(operand.trail):
-                here = f"{t}.shape[{1 + i}]"
-                fits += [f"{here} == {bound[letter]}"] if letter in bound else []
-                bound.setdefault(letter, here)
-        elif not operand.trail:
-            fits += [f"{t}.dim() == 1", f"{t}.shape[0] == {operand.lead}"]
-        elif t == first:
-            fits += [f"(shape := {t}.shape)", "shape[0] == n"]  # no dimensions: an empty shape
-        else:
-            fits.append(f"{t}.shape == shape")
-    return fits
+def _route(name: str, *args: Any, **fields: Any) -> _Route:
+    return _Route(ctypes.pointer(_operation(name)), *args, **fields)
 
 
-def _scope(name: str, apply: Callable[..., Any], general: Callable[..., Any]) -> dict[str, Any]:
-    return _kernels.scope(name) | {
-        "_dynamo": _compat.is_dynamo_compiling,
-        "_modes": _compat.dispatch_modes,
-        "_functorch": _compat.functorch_active,
-        "_tracing": _compat.tracing,
-        "_count_function_modes": _compat.count_function_modes,
-        "_function_modes": _compat.function_modes,
-        "_ad": _compat.forward_ad,
-        "_grad_enabled": torch.is_grad_enabled,
-        "_Tensor": Tensor,
-        "_PLAIN": _PLAIN,
-        "_wide": _kernels.WIDE.get,
-        "_function": _kernels.FUNCTIONS[name].get,
-        "_LOOK": _index.LOOK,
-        "_setting": _index.Setting,
-        "_verdicts": _index.verdicts,
-        "_check": _index.check,
-        "_kernel": _kernels.KERNELS[name],
-        "_apply": apply,
-        "_general": general,
-    }
+def _later(native_name: str, arguments: str, target: ctypes.Structure, general: Callable[..., Any]) -> Any:
+    """A function that becomes the built-in `native_name` on `target` at its first call, which compiles it."""
 
+    def first(*args: Any) -> Any:
+        names["_fast"] = general
+        if AVAILABLE:
+            try:
+                names["_fast"] = bound(native_name, native.load().address(native_name), target)
+            except native.NativeBuildError as error:
+                from . import _substitute
 
-def entry(name: str, apply: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation for the library itself; `apply` differentiates it, `general` takes what is not plain."""
-    return _kernels.build(name, entry_source(name), _scope(name, apply, general))
+                _substitute.warn(str(error))
+        return names["_fast"](*args)
 
-
-def public(name: str, apply: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
-    """An operation for users; `general` also raises the errors."""
-    return _kernels.build(name, public_source(name), _scope(name, apply, general))
+    # Python, since Dynamo follows nothing else; written out, so that arguments are not packed and unpacked.
+    names = {"_fast": first, "_general": general, "_dynamo": _compat.is_dynamo_compiling}
+    call = arguments.replace("=0", "")
+    exec(f"def call({arguments}): return _general({call}) if _dynamo() else _fast({call})", names)
+    return names["call"]

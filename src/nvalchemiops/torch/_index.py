@@ -13,11 +13,12 @@ import ctypes
 import weakref
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import native
-from ._compat import dispatch_modes, find, tracing
+from ._compat import concrete, dispatch_modes, find, tracing
 
 _MODES = ("cached", "always", "off")
 
@@ -29,14 +30,15 @@ _LOOK_BIT = 2  # of the engine's mode: check idx in the same call
 
 
 class Setting:
-    """The mode, and what it makes of an idx of at most `LOOK` elements."""
+    """The mode, and what native code reads of it: the bits of the engine's mode, whether verdicts are kept."""
 
     mode = "cached"
-    look = _LOOK_BIT
+    native = (ctypes.c_int64 * 2)(_LOOK_BIT, True)
 
     @classmethod
     def set(cls, mode: str) -> None:
-        cls.mode, cls.look = mode, 0 if mode == "off" else _LOOK_BIT
+        cls.mode = mode
+        cls.native[0], cls.native[1] = 0 if mode == "off" else _LOOK_BIT, mode == "cached"
 
 
 class set_index_check:  # noqa: N801  (used like torch.set_grad_enabled)
@@ -83,6 +85,11 @@ def invalidate(idx: Tensor) -> None:
     idx : Tensor
         The index tensor that was written to.
 
+    Raises
+    ------
+    TypeError
+        If `idx` is no tensor.
+
     Examples
     --------
     >>> import torch
@@ -91,7 +98,9 @@ def invalidate(idx: Tensor) -> None:
     >>> idx.numpy()[1] = 1
     >>> invalidate(idx)
     """
-    verdicts.pop(id(idx), None)
+    if not isinstance(idx, Tensor):
+        raise TypeError(f"invalidate: idx must be a torch.Tensor, got {type(idx).__name__}")
+    verdicts.pop(id(concrete(idx)), None)
 
 
 def known(idx: Tensor, m: int) -> bool:
@@ -113,9 +122,10 @@ _NO_DISPATCHES = (_NO_DISPATCH, find("_C._disabled_torch_dispatch_impl"))
 def readable(idx: Tensor) -> bool:
     """Whether idx has values that may be looked at now.
 
-    Not if it is fake, traced or wrapped by a transform. Looking at one on a CUDA device runs torch's operations and
+    Not if it is fake, traced or a batch of vmap. Looking at one on a CUDA device runs torch's operations and
     waits for them: not in a capture, and not where something is active that would see them.
     """
+    idx = concrete(idx)
     if tracing() is not None or getattr(type(idx), "__torch_dispatch__", _NO_DISPATCH) not in _NO_DISPATCHES:
         return False  # a subclass may hold no data of its own
     try:
@@ -130,19 +140,34 @@ def readable(idx: Tensor) -> bool:
     return not torch.cuda.is_current_stream_capturing()
 
 
+class _Memory:
+    """Memory of an idx on the CPU, for NumPy to look at: no mode and no transform sees an operation of torch."""
+
+    def __init__(self, idx: Tensor) -> None:
+        size = idx.element_size()
+        self.idx = idx  # keeps the memory alive
+        self.__array_interface__ = {
+            "shape": (idx.shape[0],),
+            "typestr": f"=i{size}",
+            "data": (idx.data_ptr(), True),
+            "strides": (idx.stride(0) * size,),
+            "version": 3,
+        }
+
+
 def _valid(idx: Tensor, m: int) -> bool:
-    """Whether idx on the CPU is sorted with values in [0, m); nothing that is active sees a look of the engine."""
+    """Whether idx on the CPU is sorted with values in [0, m)."""
+    n, pointer = idx.shape[0], idx.data_ptr()
     if not idx.is_contiguous():
-        idx = idx.contiguous()
-    n = idx.shape[0]
+        values = np.ascontiguousarray(_Memory(idx))
+        pointer = values.ctypes.data
     wide = 1 if idx.dtype is torch.int64 else 0
-    return native.load().check(idx.data_ptr(), n, m, wide | native.threads(n) << 8) < 0
+    return native.load().check(pointer, n, m, wide | native.threads(n) << 8) < 0
 
 
 def _last(idx: Tensor) -> int:
-    """idx[-1] on the CPU, read as the engine reads it, so that no dispatch mode sees an operation."""
     integer = ctypes.c_int64 if idx.dtype is torch.int64 else ctypes.c_int32
-    offset = (idx.shape[0] - 1) * idx.stride(0) * ctypes.sizeof(integer)
+    offset = (idx.shape[0] - 1) * idx.stride(0) * idx.element_size()
     return integer.from_address(idx.data_ptr() + offset).value
 
 
@@ -158,10 +183,13 @@ def _ends(idx: Tensor) -> tuple[bool, int, int]:
 def check(op: str, idx: Tensor, m: int) -> None:
     """Raise ValueError unless idx is sorted and its values lie in [0, m)."""
     mode = Setting.mode
+    idx = concrete(idx)
     if mode == "off" or mode == "cached" and known(idx, m):
         return
     if not idx.numel():
         return
+    if idx.is_neg():
+        raise ValueError(_PENDING.format(op))
     tracked = not idx.is_inference()  # an inference tensor has no version counter
     if tracked:
         version, pointer = idx._version, idx.data_ptr()  # before looking
@@ -194,33 +222,35 @@ def _remember(idx: Tensor, version: int, pointer: int, last: int) -> None:
     verdicts[key] = (weakref.ref(idx, forget), version, pointer, last)
 
 
+_PENDING = "{}: idx is a view with a pending negation: pass idx.resolve_neg()"
+
+
 def explain(op: str, idx: Tensor, m: int) -> str:
     """What is wrong with an idx that failed the check."""
-    with torch.no_grad():
-        values = idx.detach()
+    idx = concrete(idx)
+    if idx.is_neg():
+        return _PENDING.format(op)
+    values = np.asarray(_Memory(idx if idx.is_cpu else idx.detach().cpu()))
 
-        def first(wrong: Tensor) -> tuple[int, int] | None:
-            where = torch.nonzero(wrong)
-            return (int(where[0, 0]), int(values[where[0, 0]])) if len(where) else None
+    def first(wrong: np.ndarray) -> int | None:
+        return int(wrong.argmax()) if wrong.any() else None
 
-        found = first(values < 0)
-        if found:
-            return (
-                f"{op}: idx must have values in the range [0, num_segments), num_segments = {m}, but "
-                f"idx[{found[0]}] = {found[1]} is negative. Drop or renumber that element."
-            )
-        found = first(values >= m)
-        if found:
-            return (
-                f"{op}: idx must have values in the range [0, num_segments), num_segments = {m}, but "
-                f"idx[{found[0]}] = {found[1]}. Is num_segments too small?"
-            )
-        found = first(values[1:] < values[:-1])
-        if found:
-            position = found[0] + 1
-            return (
-                f"{op}: idx must be sorted, but idx[{position}] = {int(values[position])} comes after "
-                f"idx[{position - 1}] = {found[1]}. Sort once and permute once: "
-                "idx, order = torch.sort(idx, stable=True); x = x[order]"
-            )
+    i = first(values < 0)
+    if i is not None:
+        return (
+            f"{op}: idx must have values in the range [0, num_segments), num_segments = {m}, but "
+            f"idx[{i}] = {values[i]} is negative. Drop or renumber that element."
+        )
+    i = first(values >= m)
+    if i is not None:
+        return (
+            f"{op}: idx must have values in the range [0, num_segments), num_segments = {m}, but "
+            f"idx[{i}] = {values[i]}. Is num_segments too small?"
+        )
+    i = first(values[1:] < values[:-1])
+    if i is not None:
+        return (
+            f"{op}: idx must be sorted, but idx[{i + 1}] = {values[i + 1]} comes after idx[{i}] = {values[i]}. "
+            "Sort once and permute once: idx, order = torch.sort(idx, stable=True); x = x[order]"
+        )
     return f"{op}: idx changed while it was checked"

@@ -27,4 +27,4 @@ def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
             _index.check(full, idx, m)
         return entry(*tensors, idx, m)
 
-    return _fast.public(name, _routes.APPLY[name], general)
+    return _fast.function(name, _routes.APPLY[name], general, checks=True)

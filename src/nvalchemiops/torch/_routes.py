@@ -20,6 +20,7 @@ every entry chooses its route again. All of it is built once for each line of `a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -110,6 +111,10 @@ for _op in OPERATIONS.values():
     torch.library.register_vmap(f"{NAMESPACE}::{_rule.name}", _vmap.rule(_op, OPS[_op.name]), lib=_library)
     # What the fast route differentiates through: a Function on the kernel, or the composition.
     APPLY[_op.name] = (
-        _autograd.make_function(_rule, Function, KERNELS[_op.name]) if _rule.has_backward else _rule.composed
+        _autograd.make_function(
+            _rule, Function, KERNELS[_op.name], faster=functools.partial(_fast.methods, _rule)
+        )
+        if _rule.has_backward
+        else _rule.composed
     )
-    ENTRIES[_op.name] = _fast.entry(_op.name, APPLY[_op.name], OPS[_op.name])
+    ENTRIES[_op.name] = _fast.function(_op.name, APPLY[_op.name], OPS[_op.name], checks=False)

@@ -18,6 +18,20 @@ struct Interpreter {
   void (*raise)(void* type, const char* message);
   void** type_error;
   void* none;
+  void* (*attribute)(void* object, void* name);
+  int (*set_attribute)(void* object, void* name, void* value);
+  void* (*call)(void* function, void* const* args, i64 count, void* keywords);
+  void* (*call_method)(void* name, void* const* args, i64 count, void* keywords);
+  void* (*type_of)(void* object);
+  int (*is_true)(void* object);
+  i64 (*length)(void* tuple);
+  void* (*item)(void* tuple, i64 at);
+  void* (*make_tuple)(i64 length);
+  int (*set_item)(void* tuple, i64 at, void* owned);
+  void* (*find)(void* dict, void* key);
+  void (*keep)(void* object);
+  void (*drop)(void* object);
+  void (*forget_error)();
 };
 struct Target {
   const void* function;
