@@ -171,3 +171,17 @@ def test_what_is_not_plain_goes_the_general_way(reading):
     kept = []
     torch.func.grad(lambda z: (kept.append(z), z.sum())[1])(x)
     assert same_bits(segment_ops.segmented_sum(kept[0], idx, M), expected)  # a wrapper whose level has ended
+
+
+@every_function
+def test_a_profiler_shows_the_operation(name):
+    tensors, idx = arguments(name, requires_grad=True), index()
+    function = getattr(segment_ops, f"segmented_{name}")
+    function(*tensors, idx, M)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.no_grad():
+            function(*tensors, idx, M)
+        function(*tensors, idx, M).sum().backward()
+    counts = {e.key: e.count for e in profile.key_averages()}
+    assert counts[f"nvalchemiops::segmented_{name}"] >= 2
+    assert any("Backward" in key and "Segmented" in key for key in counts)

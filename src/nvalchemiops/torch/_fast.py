@@ -44,6 +44,7 @@ _OBJECTS: dict[str, Any] = {
     "dispatch_modes": _compat.dispatch_modes,
     "functorch_active": _compat.functorch_active,
     "tracing": _compat.tracing,
+    "profiling": _compat.profiling,  # a profiler shows the dispatcher's operations by name
     "count_function_modes": _compat.count_function_modes,
     "function_modes": _compat.function_modes,
     "forward_ad": _compat.forward_ad,

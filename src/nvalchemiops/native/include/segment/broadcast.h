@@ -31,9 +31,9 @@ template <class S> struct Broadcast : Each {
       i64 at;
       const bool ok = find(origin, s[i - b], at);
       T* const to = out + i * k;
+      if (!ok) { __builtin_memset(to, 0, (u64)k * sizeof(T)); continue; }
       const T* const from = y + at * k;
       i64 j = 0;
-      if (!ok) { __builtin_memset(to, 0, (u64)k * sizeof(T)); continue; }
       for (; j + 8 <= k; j += 8) {
         typedef T v8 __attribute__((vector_size(8 * sizeof(T))));
         store(to + j, load<v8>(from + j));
@@ -43,20 +43,31 @@ template <class S> struct Broadcast : Each {
   }
   void triples(const i32* s, i64 origin, i64 b, i64 e) const {
     typedef T t4 __attribute__((vector_size(4 * sizeof(T))));
-    i64 i = b, at;
-    for (; i + 1 < e; i++) {                  // four lanes; the next element overwrites the fourth
-      t4 v = {};
-      if (find(origin, s[i - b], at)) {
-        const T* const p = y + 3 * at;
-        if (__builtin_expect(at < m - 1, 1)) v = load<t4>(p);
-        else v = t4{p[0], p[1], p[2], T(0)};
+    const Range range(origin, m - 1);         // of the last segment, four scalars cannot be read
+    i64 i = b;
+    for (; i + 8 <= e; i += 8) {
+      const i32* const p = s + (i - b);
+      const i8 v = load8(p);
+      T* const to = out + 3 * i;
+      if (!Eight::all((v >= range.first) & (v <= range.last))) {
+        for (int q = 0; q < 8; q++) triple(origin, p[q], to + 3 * q);
+        continue;
       }
-      store(out + 3 * i, v);
+#pragma clang loop unroll(full)
+      for (int q = 0; q < 8; q += 4) {        // four elements are three vectors
+        t4 r[4];
+        for (int h = 0; h < 4; h++) r[h] = load<t4>(y + 3 * (origin + p[q + h]));
+        store(to + 3 * q, __builtin_shufflevector(r[0], r[1], 0, 1, 2, 4));
+        store(to + 3 * q + 4, __builtin_shufflevector(r[1], r[2], 1, 2, 4, 5));
+        store(to + 3 * q + 8, __builtin_shufflevector(r[2], r[3], 2, 4, 5, 6));
+      }
     }
-    for (; i < e; i++) {
-      const bool ok = find(origin, s[i - b], at);
-      for (int w = 0; w < 3; w++) out[3 * i + w] = ok ? y[3 * at + w] : T(0);
-    }
+    for (; i < e; i++) triple(origin, s[i - b], out + 3 * i);
+  }
+  SEG_INLINE void triple(i64 origin, i32 s, T* to) const {
+    i64 at;
+    const bool ok = find(origin, s, at);
+    for (int w = 0; w < 3; w++) to[w] = ok ? y[3 * at + w] : T(0);
   }
   void scalars(const i32* s, i64 origin, i64 b, i64 e) const {
     i64 i = b, at;
@@ -67,12 +78,14 @@ template <class S> struct Broadcast : Each {
     for (; i + L <= e; i += L) {
       const i32 *p = s + (i - b), a = p[0], z = p[L - 1];
       const bool ok = find(origin, a, at);
-      if (ok && (u32)(z - a) < (u32)L && at + L <= m && ordered(p, a, z)) {
-        typedef T lanes __attribute__((vector_size(L * sizeof(T))));
+      typedef T lanes __attribute__((vector_size(L * sizeof(T))));
+      if (ok && (u32)z - (u32)a < (u32)L && at + L <= m && ordered(p, a, z)) {
         if constexpr (L == 16)
           store(out + i, permute16(load<lanes>(y + at), load<i16>(p) - a));
         else
           store(out + i, (d8)__builtin_ia32_permvardf512(load<d8>(y + at), __builtin_convertvector(load8(p) - a, l8)));
+      } else if (ok && a == z && ordered(p, a, z)) {
+        store(out + i, splat<lanes>(y[at]));
       } else {
         for (int q = 0; q < L; q++) out[i + q] = find(origin, p[q], at) ? y[at] : T(0);
       }

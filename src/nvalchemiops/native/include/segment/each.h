@@ -154,8 +154,8 @@ template <class Op> struct Elementwise : Each {
 template <bool NARROW> struct Lanes { typedef d8 type; };
 template <> struct Lanes<true> { typedef f8 type; };
 
-template <class T> struct Scale {             // x * s
-  typedef typename Lanes<Scalar<T>::exact>::type lanes;
+template <class T> struct Scale {             // x * s; of float32, rounded once as it is
+  typedef typename Lanes<Scalar<T>::exact || __is_same(T, float)>::type lanes;
   static constexpr int IN = 1, C = 1;
   const T* in[1];
   const T* s;

@@ -20,7 +20,8 @@ template <class T> struct Out {
   kept<T>* inv;        // 1 / (value * count), 0 where value = 0
   double* wide;        // the accumulator as it is
   i32* counts;
-  bool plain() const { return finish == SUM && !raw && !inv && !wide && !counts; }
+  bool plain() const { return !raw && !inv && !wide && !counts; }   // nothing but the value
+  template <class V> SEG_INLINE V elements(V n) const { return items == 1 ? n : n / (double)items; }   // of n items
 };
 template <class T> SEG_INLINE Out<T> sums(T* out, i64 m, i64 width) {
   return {m, width, out, SUM, 1, nullptr, nullptr, nullptr, nullptr};
@@ -37,9 +38,9 @@ template <class T> SEG_INLINE void zeros(const Out<T>& o, i64 a, i64 b) {   // e
   clear(o.counts, a, b, 1);
 }
 
-SEG_INLINE d8 finished(Finish f, d8 sum, d8 count) {
+template <class V> SEG_INLINE V finished(Finish f, V sum, V count) {
   if (f == SUM) return sum;
-  const d8 mean = sum / count;
+  const V mean = sum / count;
   return f == MEAN ? mean : __builtin_elementwise_sqrt(mean);
 }
 SEG_INLINE d8 inverse(d8 value, d8 count) { return value == 0.0 ? d8{} : 1.0 / (value * count); }
@@ -57,7 +58,7 @@ SEG_NOINLINE void put_finished(const Out<T>& o, i64 s, i64 c, i64 w, const d8* s
 // Columns c .. c + w - 1 of segment s, which has n items.
 template <class T> SEG_INLINE void put(const Out<T>& o, i64 s, i64 c, i64 w, d8 sum, i64 n) {
   if ((u64)s >= (u64)o.m) return;
-  if (o.plain()) store8(o.value + s * o.width + c, sum, w);
+  if (o.plain() && o.finish == SUM) store8(o.value + s * o.width + c, sum, w);
   else put_finished(o, s, c, w, &sum, n);
 }
 // W columns of segment s, in the first lanes of a vector of four.
@@ -68,7 +69,7 @@ template <int W, class T> SEG_INLINE void put_plain(T* value, i64 m, i64 s, d4 s
   __builtin_memcpy(value + s * W, r, W * sizeof(T));
 }
 template <int W, class T> SEG_INLINE void put(const Out<T>& o, i64 s, d4 sum, i64 n) {
-  if (o.plain()) { put_plain<W>(o.value, o.m, s, sum); return; }
+  if (o.plain() && o.finish == SUM) { put_plain<W>(o.value, o.m, s, sum); return; }
   if ((u64)s >= (u64)o.m) return;
   const d8 all = __builtin_shufflevector(sum, sum, 0, 1, 2, 3, 0, 1, 2, 3);
   put_finished(o, s, 0, W, &all, n);
@@ -121,17 +122,21 @@ SEG_NOINLINE void scatter8_apart(T* out, i64 m, i64 mine, i64 origin, const i32*
 template <class T>
 SEG_NOINLINE void finish8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, const d8* sums,
                           int count) {
-  const d8 elements = wide(load8(size)) / (double)o.items, value = finished(o.finish, *sums, elements);
-  const d8 inv = inverse(value, elements);
+  const d8 elements = o.elements(wide(load8(size))), value = finished(o.finish, *sums, elements);
   scatter8_apart(o.value, o.m, mine, origin, seg, &value, count);
   scatter8_apart(o.raw, o.m, mine, origin, seg, sums, count);
+  const d8 inv = inverse(value, elements);
   scatter8_apart(o.inv, o.m, mine, origin, seg, &inv, count);
   scatter8_apart(o.wide, o.m, mine, origin, seg, sums, count);
   scatter8_apart(o.counts, o.m, mine, origin, seg, &elements, count);
 }
 template <class T>
 SEG_INLINE void put8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, d8 sums, int count) {
-  if (o.plain()) scatter8(o.value, o.m, mine, origin, seg, sums, count);
-  else finish8(o, mine, origin, seg, size, &sums, count);
+  if (o.plain()) {
+    if (o.finish != SUM) sums = finished(o.finish, sums, o.elements(wide(load8(size))));
+    scatter8(o.value, o.m, mine, origin, seg, sums, count);
+  } else {
+    finish8(o, mine, origin, seg, size, &sums, count);
+  }
 }
 }}  // namespace seg

@@ -21,7 +21,7 @@ struct Array {
   i64 trail[2];                               // 'k', 'j' or 0
   i64 kind;                                   // 0: data, 1: kept, else 'l', 'i', 'd': int64, int32, float64; -1: null
 };
-// Objects of the process, by address. Python fills this, field by field (`_plain.py`).
+// Objects of the process, by address. Python fills this, field by field (`torch/_fast.py`).
 struct Exchanged;
 struct World {
   void *tensor, *parameter, *integer;         // types
@@ -31,7 +31,7 @@ struct World {
   void *data_ptr, *is_cpu, *is_neg, *dtype, *shape, *is_contiguous, *contiguous, *requires_grad, *new_empty, *version;
   void *needs_input_grad, *saved_tensors, *to_save, *rest;
   void* dtype_only;                           // ("dtype",)
-  void* questions[3];                         // functions: whether something is active that wants to see a call
+  void* questions[4];                         // functions: whether something is active that wants to see a call
   void *count_function_modes, *function_modes;
   void *forward_ad, *current_level;
   void *grad_enabled, *threads, *verdicts;

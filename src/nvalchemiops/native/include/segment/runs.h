@@ -72,8 +72,9 @@ template <class I> int find_runs(const I* idx, i64& i, i64 e, Runs& r) {
   i16 pos = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, seg;
   pos += (i32)(i - r.base);
   for (; i + 16 <= e && k < RUNS; i += 16, pos += 16) {
-    if (!relative(idx + i, r.origin, seg)) break;
     const u16 bits = bitmask(changes(idx + i));
+    if (!bits) continue;
+    if (!relative(idx + i, r.origin, seg)) break;
     pack(r.start + k, pos, bits);
     pack(r.seg + k, seg, bits);
     k += __builtin_popcount(bits);

@@ -13,9 +13,7 @@ i64 check(const void* idx, i64 n, i64 m, i64 mode) { return Call(idx, n, m, mode
 i64 count(const void* idx, i32* counts, i64 n, i64 m, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  const auto set = [=](i64 s, i64 elements) { counts[s] = (i32)elements; };
-  const auto none = [=](i64 a, i64 b) { clear(counts, a, b, 1); };
-  reduce(Lengths(call.idx, n, m, set, none), call.threads);
+  reduce(Lengths(call.idx, n, m, Counts{counts}), call.threads);
   return -1;
 }
 // x (n, k) to segments, whatever the output makes of the sums.
@@ -52,11 +50,7 @@ template <class T>
 i64 spread(const T* y, const void* idx, T* out, T* scratch, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  const auto divide = [=](i64 s, i64 elements) {
-    for (i64 c = s * k; c < (s + 1) * k; c++) scratch[c] = (T)((double)y[c] / (double)elements);
-  };
-  const auto none = [=](i64 a, i64 b) { clear(scratch, a, b, k); };
-  reduce(Lengths(call.idx, n, m, divide, none), call.threads);
+  reduce(Lengths(call.idx, n, m, Shares<T>{y, scratch, k}), call.threads);
   each(Broadcast<T>(scratch, call.idx, out, m, k), n, call.threads);
   return -1;
 }

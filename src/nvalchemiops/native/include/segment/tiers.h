@@ -49,11 +49,14 @@ SEG_NOINLINE void tier(const Term& t, const Runs& r, int k, const Out<T>& out, i
   // Runs near the end of the data, where a whole vector cannot be read, come last, one at a time.
   const int all = k;
   const bool plain = out.plain();             // in registers: a store might change what is read through `out`
+  const Finish finish = out.finish;
   T* const value = out.value;
   const i64 m = out.m, origin = r.origin;
   const auto save = [&](int i, d4 sum) {
     const i64 s = (i64)((u64)origin + (u64)(i64)r.seg[i]);
-    if (plain) put_plain<W>(value, m, s, sum); else put<W>(out, s, sum, r.size[i]);
+    if (!plain) { put<W>(out, s, sum, r.size[i]); return; }
+    if (finish != SUM) sum = finished(finish, sum, d4{} + out.elements((double)r.size[i]));
+    put_plain<W>(value, m, s, sum);
   };
   while (k > 0 && ((i64)r.start[k - 1] + CAPS[C]) * W + 8 * W > flat) k--;
   if (k < all) k &= ~7;                       // a group is padded only where the padding is harmless

@@ -72,7 +72,7 @@ SEG_INLINE d4 wide(f4 v) { return __builtin_convertvector(v, d4); }
 SEG_INLINE d8 wide(i8 v) { return __builtin_convertvector(v, d8); }
 
 // Rounds eight float64 lanes to scalars of type T and stores them: all, or the first n.
-template <class T> SEG_INLINE void store8(T* p, d8 v) {
+template <class T, class V> SEG_INLINE void store8(T* p, V v) {
   typedef T narrow __attribute__((vector_size(8 * sizeof(T))));
   store(p, __builtin_convertvector(v, narrow));
 }
@@ -105,10 +105,30 @@ SEG_INLINE d4 keep(d4 v, i4 n) { return __builtin_convertvector(i4{0, 1, 2, 3} <
 template <class V> SEG_INLINE u8 bitmask8(V v) { return __builtin_bit_cast(u8, __builtin_convertvector(v, b8)); }
 SEG_INLINE u16 bitmask(i16 v) { return __builtin_bit_cast(u16, __builtin_convertvector(v, b16)); }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Which lanes to take, for each mask of eight.
+struct Packing {
+  u8 lane[256][8];
+  constexpr Packing() : lane{} {
+    for (int bits = 0; bits < 256; bits++)
+      for (int j = 0, k = 0; j < 8; j++)
+        if (bits >> j & 1) lane[bits][k++] = (u8)j;
+  }
+};
+constexpr Packing packing;
+SEG_INLINE void pack(i32* to, i8 v, u8 bits) {
+  typedef u8 lanes __attribute__((vector_size(8)));
+  store(to, (i8)__builtin_ia32_permvarsi256(v, __builtin_convertvector(load<lanes>(packing.lane[bits]), i8)));
+}
+#endif
 // Keeps v[j] where bits has a one, packed; may write all sixteen places.
 SEG_INLINE void pack(void* to, i16 v, u16 bits) {
 #ifdef __AVX512F__
   store((i32*)to, (i16)__builtin_ia32_compresssi512_mask(v, i16{}, bits));
+#elif defined(__AVX2__)
+  pack((i32*)to, __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), (u8)bits);
+  pack((i32*)to + __builtin_popcount(bits & 255), __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15),
+       (u8)(bits >> 8));
 #else
   SEG_ALIGNED i32 from[16];
   i32* at = (i32*)to;
