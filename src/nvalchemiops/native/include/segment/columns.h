@@ -1,9 +1,11 @@
 // Reductions of any width: eight columns at a time, each by the W = 3 rule.
 //
 // With a vector of eight columns an item is one load, and lane e of a row is item e: no shuffles, at the price of
-// eight accumulators. A term hands out groups of eight columns. The last group of a wide row overlaps the one
-// before it; a row narrower than eight reads on into the next row, except in the last rows of the data. At most
-// GROUPS groups go through the data together, which bounds the partial sums of runs that cross threads.
+// eight accumulators. A term says which groups of eight columns there are; the last group of a wide row overlaps the
+// one before it. The innermost loop goes over the groups: rows are read from left to right, those of one lane of a
+// block (or of a short run) side by side, so one pass over the data serves every column. Of rows wider than a part,
+// one part is done at a time; runs too long to be listed take a pass over the data for each part, and then a part may
+// be smaller: the partial sums of runs that cross threads must not become too many.
 #pragma once
 #include "output.h"
 #include "reduce.h"
@@ -11,141 +13,226 @@
 namespace seg { namespace {
 #pragma clang fp contract(off)
 
-constexpr int GROUPS = 4;
+constexpr int GROUPS = 160;                   // in a part, at most
 
-// Column c .. c + 7 of row i of x (n, k).
-template <class T, bool SAFE> SEG_INLINE d8 columns8(const T* x, i64 i, i64 k, i64 c) {
-  const T* p = x + i * k + c;
-  if constexpr (SAFE) return wide(load8(p));
-  else return load_first(p, k - c);
-}
 SEG_INLINE i64 groups_of(i64 k) { return (k + 7) / 8; }
+// How many of n groups to a part, if at most so many are allowed and all parts shall be alike.
+SEG_INLINE i64 even(i64 n, i64 most) {
+  const i64 parts = (n + most - 1) / most;
+  return (n + parts - 1) / parts;
+}
 SEG_INLINE i64 group_start(i64 k, i64 g) { return max(0, min(8 * g, k - 8)); }
+
+// Only whole vectors are read. In rows of k < 8 they reach into the next rows; so the last rows of such data, at most
+// a block, are copied to where this is allowed. `whole`: it is, for rows below `end` of n.
+constexpr int PADDED = BLOCK * 8;
+SEG_INLINE bool whole(i64 k, i64 end, i64 n) { return k >= 8 || (end - 1) * k + 8 <= n * k; }
+// Row p of x (n, k), or of a copy of the `count` rows from there on.
+template <class T> const T* padded(const T* x, i64 k, i64 p, i64 count, T* copy) {
+  if (k >= 8) return x + p * k;
+  __builtin_memcpy(copy, x + p * k, (u64)(count * k) * sizeof(T));
+  return copy;
+}
 
 template <class T> struct ColumnSum {         // x (n, k)
   typedef T scalar;
+  typedef i64 Group;                          // its first column
   const T* x;
-  i64 k;
+  i64 n, k;
   i64 groups() const { return groups_of(k); }
   i64 first(i64 g) const { return group_start(k, g); }     // the group's first column of the output
   i64 count() const { return min(8, k); }                  // and how many it has
-  bool safe(i64 g, i64 end, i64 n) const { return (end - 1) * k + first(g) + 8 <= n * k; }
-  template <bool SAFE> d8 at(i64 i, i64 g) const { return columns8<T, SAFE>(x, i, k, first(g)); }
+  Group group(i64 g) const { return first(g); }
+  SEG_INLINE d8 at(i64 i, Group c) const { return wide(load8(x + i * k + c)); }
+  // For the next run: of many short pieces the processor's own prefetch sees too little.
+  SEG_INLINE void ahead(i64 i, Group c) const { __builtin_prefetch(x + i * k + c); }
+  // f(term, position, count) for rows p .. p + count - 1 of this, at most a block, all of them readable.
+  template <class F> SEG_INLINE void rows(i64 p, i64 count, const F& f) const {
+    if (whole(k, p + count, n)) { f(*this, p, count); return; }
+    T copy[PADDED] = {};
+    f(ColumnSum{padded(x, k, p, count, copy), n, k}, 0, count);
+  }
 };
-template <class T> struct Outer {             // u (n, k), w (n, j): columns (k, j)
+// u (n, k), w (n, j): columns (k, j). Eight of them are eight scalars of u times eight of w: of a row of the result, if
+// j > 8, otherwise neighbours in the whole of it.
+template <class T> struct Outer {
   typedef T scalar;
+  struct Group { i64 r, c; i8 row, column; };
   const T *u, *w;
-  i64 k, j;
-  i64 groups() const { return k * groups_of(j); }
-  i64 first(i64 g) const { return g / groups_of(j) * j + group_start(j, g % groups_of(j)); }
-  i64 count() const { return min(8, j); }
-  bool safe(i64 g, i64 end, i64 n) const { return (end - 1) * j + group_start(j, g % groups_of(j)) + 8 <= n * j; }
-  template <bool SAFE> d8 at(i64 i, i64 g) const {
-    const i64 r = g / groups_of(j), c = group_start(j, g % groups_of(j));
-    return (double)u[i * k + r] * columns8<T, SAFE>(w, i, j, c);
+  i64 n, k, j;
+  i64 width() const { return j > 8 ? j : k * j; }
+  i64 groups() const { return j > 8 ? k * groups_of(j) : groups_of(k * j); }
+  i64 first(i64 g) const {
+    if (j <= 8) return group_start(k * j, g);
+    return g / groups_of(j) * j + group_start(j, g % groups_of(j));
+  }
+  i64 count() const { return min(8, width()); }
+  Group group(i64 g) const {
+    const i64 at = first(g), r = max(0, min(at / j, k - 8)), c = j > 8 ? at % j : 0;
+    const i8 row = __builtin_convertvector((wide(iota8(0)) + ((double)at + 0.5)) / (double)j, i8);
+    const i8 column = iota8((i32)(at - c)) - row * (i32)j;
+    return {r, c, (row - (i32)r) & 7, column & 7};   // lanes that do not count, too, below 8
+  }
+  SEG_INLINE d8 at(i64 i, const Group& g) const {
+    return wide(permute(load8(u + i * k + g.r), g.row)) * wide(permute(load8(w + i * j + g.c), g.column));
+  }
+  SEG_INLINE void ahead(i64, const Group&) const {}
+  template <class F> SEG_INLINE void rows(i64 p, i64 count, const F& f) const {
+    if (whole(k, p + count, n) && whole(j, p + count, n)) { f(*this, p, count); return; }
+    T copy[2][PADDED] = {};
+    f(Outer{padded(u, k, p, count, copy[0]), padded(w, j, p, count, copy[1]), n, k, j}, 0, count);
   }
 };
 
-// Lane e of a block: items e, e + 8, ... below n, as the block's tree.
-template <bool SAFE, class Term> SEG_INLINE d8 lane(const Term& t, i64 p, i64 g, i64 n) {
-  switch ((n + 7) / 8) {
-#define SEG_ROW(r) t.template at<SAFE>(p + 8 * r, g)
-    case 0: return d8{};
-    case 1: return SEG_ROW(0);
-    case 2: return SEG_ROW(0) + SEG_ROW(1);
-    case 3: return SEG_ROW(0) + SEG_ROW(1) + SEG_ROW(2);
-    case 4: return (SEG_ROW(0) + SEG_ROW(1)) + (SEG_ROW(2) + SEG_ROW(3));
-    case 5: return ((SEG_ROW(0) + SEG_ROW(1)) + (SEG_ROW(2) + SEG_ROW(3))) + SEG_ROW(4);
-    case 6: return ((SEG_ROW(0) + SEG_ROW(1)) + (SEG_ROW(2) + SEG_ROW(3))) + (SEG_ROW(4) + SEG_ROW(5));
-    case 7:
-      return ((SEG_ROW(0) + SEG_ROW(1)) + (SEG_ROW(2) + SEG_ROW(3))) +
-             ((SEG_ROW(4) + SEG_ROW(5)) + SEG_ROW(6));
-    default:
-      return ((SEG_ROW(0) + SEG_ROW(1)) + (SEG_ROW(2) + SEG_ROW(3))) +
-             ((SEG_ROW(4) + SEG_ROW(5)) + (SEG_ROW(6) + SEG_ROW(7)));
-#undef SEG_ROW
-  }
+// The lane tree over items 0 .. R - 1 of a row; items that are missing are left out of it.
+template <int R, int FROM = 0, int STEP = 1> SEG_INLINE d8 fold(const d8* v) {
+  if constexpr (STEP == 8) return v[FROM];
+  else if constexpr (FROM + STEP >= R) return fold<R, FROM, 2 * STEP>(v);
+  else return fold<R, FROM, 2 * STEP>(v) + fold<R, FROM + STEP, 2 * STEP>(v);
 }
-// The eight lanes of a block of n items.
-template <bool SAFE, class Term> SEG_NOINLINE void block(const Term& t, i64 p, i64 g, i64 n, d8* v) {
-  if (n >= BLOCK) {
-    for (int e = 0; e < 8; e++) v[e] = lane<SAFE>(t, p + e, g, BLOCK);
-  } else {
-    for (int e = 0; e < 8; e++) v[e] = lane<SAFE>(t, p + e, g, n - e < 0 ? 0 : n - e);
-  }
-}
-SEG_INLINE d8 fold(const d8* v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
-// At most one row: the lanes that are missing are left out of the tree.
-template <bool SAFE, class Term> SEG_INLINE d8 row(const Term& t, i64 p, i64 g, i64 n) {
-#define SEG_ITEM(e) t.template at<SAFE>(p + e, g)
-  switch (n) {
-    case 1: return SEG_ITEM(0);
-    case 2: return SEG_ITEM(0) + SEG_ITEM(1);
-    case 3: return (SEG_ITEM(0) + SEG_ITEM(2)) + SEG_ITEM(1);
-    case 4: return (SEG_ITEM(0) + SEG_ITEM(2)) + (SEG_ITEM(1) + SEG_ITEM(3));
-    case 5: return ((SEG_ITEM(0) + SEG_ITEM(4)) + SEG_ITEM(2)) + (SEG_ITEM(1) + SEG_ITEM(3));
-    case 6: return ((SEG_ITEM(0) + SEG_ITEM(4)) + SEG_ITEM(2)) + ((SEG_ITEM(1) + SEG_ITEM(5)) + SEG_ITEM(3));
-    case 7:
-      return ((SEG_ITEM(0) + SEG_ITEM(4)) + (SEG_ITEM(2) + SEG_ITEM(6))) +
-             ((SEG_ITEM(1) + SEG_ITEM(5)) + SEG_ITEM(3));
-    default:
-      return ((SEG_ITEM(0) + SEG_ITEM(4)) + (SEG_ITEM(2) + SEG_ITEM(6))) +
-             ((SEG_ITEM(1) + SEG_ITEM(5)) + (SEG_ITEM(3) + SEG_ITEM(7)));
+// Groups first, first + 1, ... and their sums.
+template <class Term> struct Part {
+  typedef typename Term::scalar T;
+  static constexpr int LINE = sizeof(T) < 8 ? 8 / sizeof(T) : 1;   // groups in a cache line
+  i64 first = -1;
+  int count, columns;                         // how many groups, and columns in each
+  i64 column[GROUPS];                         // of the output, the first of each group
+  SEG_ALIGNED typename Term::Group group[GROUPS];
+
+  void set(const Term& t, i64 from, i64 most) {
+    first = from;
+    count = (int)min(most, t.groups() - from);
+    columns = (int)t.count();
+    for (int g = 0; g < count; g++) {
+      group[g] = t.group(from + g);
+      column[g] = t.first(from + g);
+    }
   }
-#undef SEG_ITEM
-}
-// A segment of at most one block.
-template <bool SAFE, class Term> SEG_NOINLINE d8 short_sum(const Term& t, i64 p, i64 g, i64 n) {
-  if (n <= 8) return row<SAFE>(t, p, g, n) + 0.0;
-  d8 v[8];
-  block<SAFE>(t, p, g, n, v);
-  return fold(v) + 0.0;
-}
+  // R items of each group, p, p + STEP, ...: a lane of a block, or a row.
+  template <int STEP, int R> SEG_INLINE void add(const Term& t, i64 p, d8* to) const {
+    for (int g = 0; g < count; g++) {
+      d8 v[R];
+#pragma clang loop unroll(full)
+      for (int r = 0; r < R; r++) v[r] = t.at(p + STEP * r, group[g]);
+      if constexpr (STEP == 8) { to[g] = tree<0, 8, R>(v, Added()); continue; }
+      if (g % LINE == LINE - 1)
+#pragma clang loop unroll(full)
+        for (int r = 0; r < R; r++) t.ahead(p + R + r, group[g]);
+      to[g] = fold<R>(v);
+    }
+  }
+  template <int STEP> SEG_NOINLINE void add(const Term& t, i64 p, i64 n, d8* to) const {
+    switch (n) {
+      case 1: return add<STEP, 1>(t, p, to);
+      case 2: return add<STEP, 2>(t, p, to);
+      case 3: return add<STEP, 3>(t, p, to);
+      case 4: return add<STEP, 4>(t, p, to);
+      case 5: return add<STEP, 5>(t, p, to);
+      case 6: return add<STEP, 6>(t, p, to);
+      case 7: return add<STEP, 7>(t, p, to);
+      default: return add<STEP, 8>(t, p, to);
+    }
+  }
+  // At most four items: without a branch for each number, which would cost more than a narrow run.
+  SEG_NOINLINE void few(const Term& t, i64 p, i64 n, d8* to) const {
+    for (int g = 0; g < count; g++) {
+      d8 v[4];
+      for (int e = 0; e < 4; e++) v[e] = l8{} + n > e ? t.at(p + min(e, n - 1), group[g]) : d8{};
+      to[g] = (v[0] + v[2]) + (v[1] + v[3]);
+    }
+  }
+  // A row and up to eight items more.
+  SEG_NOINLINE void two_rows(const Term& t, i64 p, i64 n, d8* to) const {
+    for (int g = 0; g < count; g++) {
+      d8 v[8];
+      for (int e = 0; e < 8; e++) v[e] = t.at(p + e, group[g]);
+      if (g % LINE == LINE - 1)
+        for (int e = 0; e < n; e++) t.ahead(p + n + e, group[g]);
+      for (int e = 0; e < n - 8; e++) v[e] += t.at(p + 8 + e, group[g]);
+      to[g] = fold<8>(v);
+    }
+  }
+  // The lanes of a block of n items, to[e * count + g].
+  void block(const Term& t, i64 p, i64 n, d8* to) const {
+    for (int e = 0; e < 8; e++, to += count) {
+      if (n > e) add<8>(t, p + e, (n - e + 7) / 8, to);
+      else for (int g = 0; g < count; g++) to[g] = d8{};
+    }
+  }
+  d8 folded(const d8* h, int g) const {
+    d8 v[8];
+    for (int e = 0; e < 8; e++) v[e] = h[e * count + g];
+    return fold<8>(v);
+  }
+  // One super of each group; n is at most its size.
+  SEG_NOINLINE void super(const Term& t, i64 p, i64 n, Pair<d8>* to) const {
+    d8 hi[8 * GROUPS], lo[8 * GROUPS], v[8 * GROUPS];
+    for (int c = 0; c < 8 * count; c++) lo[c] = d8{};
+    for (i64 i = 0; i < n; i += BLOCK) {
+      t.rows(p + i, min(n - i, BLOCK), [&](const Term& t, i64 p, i64 n) { block(t, p, n, i ? v : hi); });
+      if (!i) continue;
+      for (int c = 0; c < 8 * count; c++) accumulate<T>(hi[c], lo[c], v[c]);
+    }
+    for (int g = 0; g < count; g++) to[g] = {folded(hi, g), folded(lo, g)};
+  }
+  void put(const Out<T>& out, i64 s, const d8* sums, i64 n) const {
+    if (out.plain() && columns == 8) {
+      if ((u64)s >= (u64)out.m) return;
+      T* const to = out.value + s * out.width;
+      for (int g = 0; g < count; g++) store8(to + column[g], sums[g] + 0.0);
+      return;
+    }
+    for (int g = 0; g < count; g++) seg::put(out, s, column[g], columns, sums[g] + 0.0, n);
+  }
+  // Parts of supers, by super, then by group.
+  void join(const Out<T>& out, const Pair<d8>* parts, i64 n, i64 s) const {
+    d8 sums[GROUPS];
+    for (int g = 0; g < count; g++) {
+      Pair<d8> a = parts[g];
+      for (i64 k = 1; k < super_count(n); k++) seg::add(a, parts[k * count + g]);
+      sums[g] = total(a.hi, a.lo);
+    }
+    put(out, s, sums, n);
+  }
+  // A listed run, which is shorter than a chunk.
+  void run(const Term& t, const Out<T>& out, i64 p, i64 n, i64 s) const {
+    if (n > BLOCK) {
+      Pair<d8> parts[GROUPS * (CHUNK / SUPER)];
+      for (i64 k = 0; k < super_count(n); k++)
+        super(t, p + k * SUPER, min(n - k * SUPER, SUPER), parts + k * count);
+      join(out, parts, n, s);
+      return;
+    }
+    d8 v[8 * GROUPS];
+    t.rows(p, n, [&](const Term& t, i64 p, i64 n) {
+      if (n <= 4 && count <= 2) few(t, p, n, v);
+      else if (n <= 8) add<1>(t, p, n, v);
+      else if (n <= 16) two_rows(t, p, n, v);
+      else block(t, p, n, v);
+    });
+    if (n > 16)
+      for (int g = 0; g < count; g++) v[g] = folded(v, g);
+    put(out, s, v, n);
+  }
+};
 
 template <class Term, class T> struct Columns : Reduction {
   Term t;
   Out<T> out;
-  i64 g0, g1;                                 // the groups of this pass
+  Part<Term> part;                            // of runs that are not listed
   static const Columns& of(const Reduction* r) { return *(const Columns*)r; }
 
-  // Lanes of one super for each group; n is at most its size.
-  SEG_NOINLINE void super_groups(i64 p, i64 n, Pair<d8>* to) const {
-    d8 hi[GROUPS][8], lo[GROUPS][8], v[8];
-    for (i64 i = 0; i < n; i += BLOCK) {
-      for (i64 g = g0; g < g1; g++) {
-        d8 *h = hi[g - g0], *l = lo[g - g0];
-        if (t.safe(g, p + min(i + BLOCK, n), this->n)) block<true>(t, p + i, g, n - i, v);
-        else block<false>(t, p + i, g, n - i, v);
-        for (int e = 0; e < 8; e++) {
-          if (i) { accumulate<T>(h[e], l[e], v[e]); }
-          else { h[e] = v[e]; l[e] = d8{}; }
-        }
+  void runs(const Runs& runs, int k) const {
+    if (part.first) return;                   // by the first pass, for the whole width
+    const i64 groups = t.groups(), most = even(groups, GROUPS);
+    Part<Term> part;
+    for (int i = 0; i < k; i++)
+      for (i64 g = 0; g < groups; g += most) {
+        if (part.first != g) part.set(t, g, most);
+        part.run(t, out, runs.base + runs.start[i], runs.size[i], (i64)((u64)runs.origin + (u64)(i64)runs.seg[i]));
       }
-    }
-    for (i64 g = g0; g < g1; g++) to[g - g0] = {fold(hi[g - g0]), fold(lo[g - g0])};
   }
-  // Parts are by super, then by group.
-  void put_all(const Pair<d8>* parts, i64 count, i64 n, i64 s) const {
-    for (i64 g = g0; g < g1; g++) {
-      Pair<d8> a = parts[g - g0];
-      for (i64 k = 1; k < count; k++) add(a, parts[k * (g1 - g0) + g - g0]);
-      put(out, s, t.first(g), t.count(), total(a.hi, a.lo), n);
-    }
-  }
-  void sum_run(i64 p, i64 n, i64 s) const {
-    if (n > BLOCK) {
-      Pair<d8> parts[GROUPS * (CHUNK / SUPER)];   // a listed run is shorter than a chunk
-      supers(*this, p, n, p, p + n, (char*)parts);
-      put_all(parts, super_count(n), n, s);
-      return;
-    }
-    for (i64 g = g0; g < g1; g++) {
-      const d8 v = t.safe(g, p + n, this->n) ? short_sum<true>(t, p, g, n) : short_sum<false>(t, p, g, n);
-      put(out, s, t.first(g), t.count(), v, n);
-    }
-  }
-
   Columns(Index idx, i64 n, Term term, const Out<T>& to) {
     this->idx = idx;
     this->n = n;
@@ -154,25 +241,25 @@ template <class Term, class T> struct Columns : Reduction {
     hooks[0] = hooks[1] = nullptr;
     t = term;
     out = to;
-    list = [](const Reduction* r, Runs& runs, int k, i64) {
-      for (int i = 0; i < k; i++)
-        of(r).sum_run(runs.base + runs.start[i], runs.size[i], (i64)((u64)runs.origin + (u64)(i64)runs.seg[i]));
-    };
+    list = [](const Reduction* r, Runs& runs, int k, i64) { of(r).runs(runs, k); };
     Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part) {
-      of(r).super_groups(first, count, (Pair<d8>*)part);
+      of(r).part.super(of(r).t, first, count, (Pair<d8>*)part);
     };
     join = [](const Reduction* r, const void* parts, i64 n, i64 s) {
-      of(r).put_all((const Pair<d8>*)parts, super_count(n), n, s);
+      of(r).part.join(of(r).out, (const Pair<d8>*)parts, n, s);
     };
-    zeros = [](const Reduction* r, i64 a, i64 b) {   // by the first pass, for the whole width; nothing of it is set yet
-      if (of(r).g0 == 0) seg::zeros(of(r).out, a, b);
+    zeros = [](const Reduction* r, i64 a, i64 b) {   // by the first pass, too; nothing of it is set yet
+      if (!of(r).part.first) seg::zeros(of(r).out, a, b);
     };
   }
 };
 template <class Term, class T> void reduce(Columns<Term, T> r, int threads) {
-  for (r.g0 = 0; r.g0 < r.t.groups(); r.g0 = r.g1) {
-    r.g1 = min(r.g0 + GROUPS, r.t.groups());
-    r.part_bytes = (r.g1 - r.g0) * (i64)sizeof(Pair<d8>);
+  constexpr i64 bytes = sizeof(Pair<d8>);     // of a group, times MAXSUPER for a run that crosses threads
+  if (!r.t.groups()) return;                  // no columns
+  const i64 most = even(r.t.groups(), max(4, min(GROUPS, PARTIALS / (bytes * MAXSUPER * max(1, threads)))));
+  for (i64 g = 0; g < r.t.groups(); g += most) {
+    r.part.set(r.t, g, most);
+    r.part_bytes = r.part.count * bytes;
     reduce((const Reduction&)r, threads);
     r.hooks[0] = r.hooks[1] = nullptr;        // once is enough
   }

@@ -20,8 +20,8 @@ template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
     run = [](const Each* self, i64 b, i64 e) {
       const Matvec& c = *(const Matvec*)self;
       stretches(c.idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
-        if (c.k == 3 && c.j == 3) c.three(s, origin, b, e);
-        else c.any(s, origin, b, e);
+        if (c.k != 3 || c.j != 3) { c.any(s, origin, b, e); return; }
+        for (i64 i = b; i < e; i += 256) c.three(s + (i - b), origin, i, min(i + 256, e));
       });
     };
   }
@@ -43,11 +43,13 @@ template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
   void three(const i32* s, i64 origin, i64 b, i64 e) const {
     d4 c[P][3] = {};
     i64 held = -1;                            // the segment in c
+    // Where it changes often, a branch that nobody can predict costs more than reading the matrix again.
+    const bool often = ((i64)s[e - 1 - b] - s[0]) * 8 > e - b;
     for (i64 i = b; i < e; i++) {
       const i64 at = (i64)((u64)origin + (u64)(i64)s[i - b]);
       d4 r = {};
       if ((u64)at < (u64)m) {
-        if (at != held) {
+        if (often || at != held) {
           for (int p = 0; p < P; p++) columns3(mat[p] + 9 * at, c[p]);
           held = at;
         }

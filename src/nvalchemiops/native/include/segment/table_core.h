@@ -20,7 +20,7 @@ i64 count(const void* idx, i32* counts, i64 n, i64 m, i64 mode) {
 template <class T> void pool_rows(const Call& call, const T* x, const Out<T>& out, i64 n, i64 k) {
   if (k == 1) reduce(Flat<1, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
   else if (k == 3) reduce(Flat<3, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
-  else reduce(Columns<ColumnSum<T>, T>(call.idx, n, {x, k}, out), call.threads);
+  else reduce(Columns<ColumnSum<T>, T>(call.idx, n, {x, n, k}, out), call.threads);
 }
 template <class T> i64 sum(const T* x, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);

@@ -113,7 +113,7 @@ template <class T>
 i64 outer(const T* u, const T* w, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  reduce(Columns<Outer<T>, T>(call.idx, n, {u, w, k, j}, sums(out, m, k * j)), call.threads);
+  reduce(Columns<Outer<T>, T>(call.idx, n, {u, w, n, k, j}, sums(out, m, k * j)), call.threads);
   return -1;
 }
 
@@ -131,7 +131,7 @@ i64 matvec_backward(const T* g, const T* v, const T* mat, const void* idx, T* gv
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
   const auto first = product<T, true>(call, g, mat, gv, m, k, j);
-  Columns<Outer<T>, T> r(call.idx, n, {v, g, k, j}, sums(gm, m, k * j));
+  Columns<Outer<T>, T> r(call.idx, n, {v, g, n, k, j}, sums(gm, m, k * j));
   fused(gm && k * j ? &r : nullptr, gv ? &first : nullptr, nullptr, n, call.threads);
   return -1;
 }
@@ -163,7 +163,7 @@ i64 matvec_double_backward(const T* a, const T* b, const T* g, const T* v, const
   if (call.offence >= 0) return call.offence;
   const auto first = product_add(call, a, mat, v, b, gg, m, k, j);
   const auto second = product<T, true>(call, g, b, gv, m, k, j);
-  Columns<Outer<T>, T> r(call.idx, n, {a, g, k, j}, sums(gm, m, k * j));
+  Columns<Outer<T>, T> r(call.idx, n, {a, g, n, k, j}, sums(gm, m, k * j));
   fused(gm && k * j ? &r : nullptr, gg ? &first : nullptr, gv ? &second : nullptr, n, call.threads);
   return -1;
 }
