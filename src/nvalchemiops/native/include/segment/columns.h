@@ -254,9 +254,9 @@ template <class Term, class T> struct Columns : Reduction {
   }
 };
 template <class Term, class T> void reduce(Columns<Term, T> r, int threads) {
-  constexpr i64 bytes = sizeof(Pair<d8>);     // of a group, times MAXSUPER for a run that crosses threads
+  constexpr i64 bytes = sizeof(Pair<d8>);     // of a group, times most_supers for a run that crosses threads
   if (!r.t.groups()) return;                  // no columns
-  const i64 most = even(r.t.groups(), max(4, min(GROUPS, PARTIALS / (bytes * MAXSUPER * max(1, threads)))));
+  const i64 most = even(r.t.groups(), max(4, min(GROUPS, PARTIALS / (bytes * most_supers(r.n) * max(1, threads)))));
   for (i64 g = 0; g < r.t.groups(); g += most) {
     r.part.set(r.t, g, most);
     r.part_bytes = r.part.count * bytes;

@@ -40,6 +40,9 @@ struct Reduction {
   const Each* hooks[2];
 };
 
+// Of a segment of at most n items.
+SEG_INLINE i64 most_supers(i64 n) { return min(MAXSUPER, n / SUPER + 1); }
+
 // Supers first, first + 1, ... of the run of n elements from p on, those that begin before element `stop`.
 void supers(const Reduction& r, i64 p, i64 n, i64 from, i64 stop, char* parts) {
   const i64 count = n * r.items, size = super_size(count);
@@ -60,7 +63,7 @@ struct Crossing { i64 n, s; };
 void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing, char* shared) {
   const Index idx = r.idx;
   const i64 n = r.n, m = r.m, b = share(n, threads, rank), e = share(n, threads, rank + 1);
-  const i64 slots = r.part_bytes * MAXSUPER;
+  const i64 slots = r.part_bytes * most_supers(r.n * r.items);
   crossing[rank].n = 0;
   if (b == e) return;
   char* const parts = (char*)__builtin_alloca_with_align((u64)slots, 512);
@@ -119,7 +122,7 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
 
 void reduce(const Reduction& r, int threads) {
   if (r.n == 0 || r.items == 0) { if (r.m > 0) r.zeros(&r, 0, r.m); return; }
-  const i64 slots = r.part_bytes * MAXSUPER;
+  const i64 slots = r.part_bytes * most_supers(r.n * r.items);
   threads = (int)max(1, min(min(threads, MAXTHREADS), min(r.n, PARTIALS / slots)));
   Crossing crossing[MAXTHREADS];
   char* const shared = (char*)__builtin_alloca_with_align((u64)(threads > 1 ? slots * threads : 64), 512);
