@@ -24,6 +24,10 @@ IDX = jnp.array([0, 0, 1, 2], jnp.int32)
         ((X, IDX.astype("float32"), 3), ValueError, "int32"),
         ((X.astype("int32"), IDX, 3), ValueError, "float32"),
         ((X.astype("complex64"), IDX, 3), ValueError, "float32"),
+        ((np.ones(4, ">f4"), IDX, 3), ValueError, "float32.*>f4"),
+        ((X.astype("float8_e4m3fn"), IDX, 3), ValueError, "float32"),
+        ((X, np.array(IDX, ">i4"), 3), ValueError, "int32.*>i4"),
+        ((X, IDX, jnp.array([3])), TypeError, "num_segments"),
         ((jnp.float32(1), IDX, 3), ValueError, "0-D"),
         ((X, IDX, -1), ValueError, "negative"),
         ((X, IDX, True), TypeError, "num_segments"),
@@ -56,6 +60,8 @@ def test_other_operands():
 def test_traced_num_segments():
     with pytest.raises(TypeError, match="num_segments .* traced"):
         jax.jit(segmented_sum)(X, IDX, 3)
+    with pytest.raises(TypeError, match="num_segments .* traced"):
+        jax.vmap(lambda m: segmented_sum(X, IDX, m))(jnp.array([3, 3]))
     assert jax.jit(segmented_sum, static_argnames="num_segments")(X, IDX, num_segments=3).shape == (3,)
 
 
@@ -67,13 +73,47 @@ def test_a_checked_idx_is_checked_against_each_number():
         segmented_sum(X, IDX, 1)
 
 
-def test_eager_transforms_check_and_jit_does_not():
-    bad = IDX.at[3].set(9)
-    for call in (segmented_sum, lambda *a: jax.grad(lambda x: segmented_sum(x, *a[1:]).sum())(a[0])):
-        with pytest.raises(ValueError, match="range"):
-            call(X, bad, 3)
-    assert jax.jit(lambda x, i: segmented_sum(x, i, 3))(X, bad).tolist() == [2, 1, 0]
-    assert jax.jit(lambda x: segmented_sum(x, bad, 3))(X).tolist() == [2, 1, 0]
+BAD = IDX.at[3].set(9)
+ZERO = np.zeros(4, jax.dtypes.float0)
+
+
+def pooled(x, idx):
+    return segmented_sum(x, idx, 3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pooled,
+        lambda x, i: pooled(x, np.asarray(i)),
+        lambda x, i: jax.grad(lambda x: pooled(x, i).sum())(x),
+        lambda x, i: jax.grad(lambda x, i: pooled(x, i).sum(), (0, 1), allow_int=True)(x, i),
+        lambda x, i: jax.vjp(pooled, x, i),
+        lambda x, i: jax.jvp(pooled, (x, i), (x, ZERO)),
+        lambda x, i: jax.vmap(lambda x: pooled(x, i))(jnp.stack([x, x])),
+        lambda x, i: jax.hessian(lambda x: pooled(x, i).sum())(x),
+    ],
+)
+def test_eager_calls_check_idx_below_transforms_of_the_data_too(call):
+    with pytest.raises(ValueError, match=r"range .* idx\[3\] = 9"):
+        call(X, BAD)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, i: jax.jit(pooled)(x, i),
+        lambda x, i: jax.jit(lambda x: pooled(x, i))(x),
+        lambda x, i: jax.jit(lambda x: pooled(x, np.asarray(i)))(x),
+        lambda x, i: jax.vmap(pooled)(jnp.stack([x, x]), jnp.stack([i, i]))[1],
+        lambda x, i: jax.checkpoint(lambda x: pooled(x, i))(x),
+        lambda x, i: jax.lax.scan(lambda c, _: (c, pooled(c, i)), x, None, length=2)[1][1],
+        lambda x, i: jax.lax.cond(True, lambda: pooled(x, i), lambda: x[:3]),
+    ],
+)
+def test_what_is_traced_or_wrapped_is_not_checked(call):
+    """Constants neither; an element out of range has no segment there."""
+    assert call(X, BAD).tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.short)

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import warp as wp
+from jax import export
 from jax_battery import index, same_bits
 
 import nvalchemiops
 from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.jax import _cuda, _primitives
+from nvalchemiops.jax import _cuda, _lowering, _primitives
 from nvalchemiops.jax.segment_ops import segmented_rms_norm, segmented_sum
 from nvalchemiops.kernels import launch
 
@@ -77,6 +78,12 @@ def test_bits_of_the_engine(name, dtype, lengths, route):
 
 
 @every_operation
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_bits_of_half_precision(name, dtype, route):
+    check(name, index(LENGTHS["mixed"]), 11, EXTENTS["rectangle" if OPERATIONS[name].matrices else "vectors"], dtype)
+
+
+@every_operation
 def test_padding_and_no_segments(name):
     check(name, jnp.asarray([-9, -1, 0, 0, 2, 3, 2**30], jnp.int32), 3, ((3,), (3,)), "float32")
     check(name, jnp.zeros(0, jnp.int32), 0, ((3,), (3,)), "float32")
@@ -95,6 +102,7 @@ def test_a_program_for_cuda_calls_the_kernels():
 
 def test_without_a_device_it_says_so_and_uses_xla(monkeypatch):
     monkeypatch.setattr(_cuda, "devices", lambda: ())
+    monkeypatch.setattr(_lowering, "_warned", set())
     idx = index((3, 0, 2))
     traced = jax.jit(lambda x: segmented_sum(x, idx, 3)).trace(jnp.ones(5, "float32"))
     with pytest.warns(UserWarning, match="no CUDA device"):
@@ -102,10 +110,19 @@ def test_without_a_device_it_says_so_and_uses_xla(monkeypatch):
     assert "scatter" in text and "_float32_int32" not in text
 
 
-def test_arrays_too_large_for_the_kernels():
-    shape = jax.ShapeDtypeStruct((2**21, 1024), "float32")
-    assert not _cuda.fits("sum", [shape], jax.ShapeDtypeStruct((2**21,), "int32"), 3)
-    assert _cuda.fits("sum", [jax.ShapeDtypeStruct((9, 3), "float32")], jax.ShapeDtypeStruct((9,), "int32"), 3)
+def test_what_the_kernels_do_not_take_runs_on_xla_and_says_so(monkeypatch):
+    monkeypatch.setattr(_lowering, "_warned", set())
+    function = jax.jit(lambda x, idx: segmented_sum(x, idx, 3))
+
+    def types(size):
+        shape = export.symbolic_shape(f"{size}, 1024")
+        return jax.ShapeDtypeStruct(shape, "float32"), jax.ShapeDtypeStruct(shape[:1], "int32")
+
+    assert "scatter" not in function.trace(*types(2**20)).lower(lowering_platforms=("cuda",)).as_text()
+    with pytest.warns(UserWarning, match=r"2\*\*31 scalars"):
+        assert "scatter" in function.trace(*types(2**21)).lower(lowering_platforms=("cuda",)).as_text()
+    with pytest.warns(UserWarning, match="symbolic"):
+        assert "scatter" in export.export(function, platforms=["cuda"])(*types("n")).mlir_module()
 
 
 def test_no_call_allocates_or_loads(monkeypatch):

@@ -26,7 +26,7 @@ from nvalchemiops.jax.segment_ops import (
 
 X = jnp.ones(4, "float32")
 IDX = jnp.array([0, 0, 1, 2], jnp.int32)
-SIZES = np.array([4, 3, 1, 4])
+SIZES = np.array([0, 16, 1])  # n: dimension 0 of the first buffer; m: of the third; k: dimension 1 of the first
 
 
 def call(x, idx=IDX, out=jax.ShapeDtypeStruct((3,), "float32"), **attributes):  # noqa: B008
@@ -41,8 +41,12 @@ def test_a_misused_handler_returns_an_error():
         (lambda: call(X, IDX.astype("float32"), sizes=SIZES), "another type"),
         (lambda: call(X, out=jax.ShapeDtypeStruct((3,), "int32"), sizes=SIZES), "another type"),
         (lambda: call(X), "one attribute"),
-        (lambda: call(X, sizes=SIZES[1:]), "sizes does not fit"),
-        (lambda: call(X, sizes=SIZES.astype("int32")), "sizes does not fit"),
+        (lambda: call(X, sizes=SIZES[1:]), "sizes does not fit the handler"),
+        (lambda: call(X, sizes=SIZES.astype("int32")), "sizes does not fit the handler"),
+        (lambda: call(X, sizes=np.array([0, 24, 1])), "sizes does not fit the buffers"),
+        (lambda: call(X, sizes=np.array([-8, 16, 1])), "sizes does not fit the buffers"),
+        (lambda: call(X, sizes=np.array([0, 16, 2])), "sizes does not fit the buffers"),
+        (lambda: call(X[0], sizes=SIZES), "sizes does not fit the buffers"),
         (lambda: call(X, out=[jax.ShapeDtypeStruct((3,), "float32")] * 2, sizes=SIZES), "more operands"),
     ]:
         with pytest.raises(jax.errors.JaxRuntimeError, match=f"nvalchemiops: .*{message}"):

@@ -28,6 +28,15 @@ def derivatives(case, idx, m):
 @cases(("float32", "float64"), widths=3)
 @pytest.mark.parametrize("lengths", [LENGTHS["sizes"], (9000, 0, 31_000), LENGTHS["no elements"]], ids=len)
 def test_bits_of_the_cpu(case, lengths):
+    check_bits(case, lengths)
+
+
+@cases(("float16", "bfloat16"), widths=1)
+def test_bits_of_the_cpu_in_half_precision(case):
+    check_bits(case, LENGTHS["sizes"])
+
+
+def check_bits(case, lengths):
     idx, m = index(lengths), len(lengths)
     n = len(idx)
     inputs = (case.weights(n, m), case.inputs(n, m, seed=9), *case.inputs(n, m))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax_battery import cases, index, same_bits
 
 import nvalchemiops
 from nvalchemiops.jax import ffi_targets
@@ -61,6 +62,44 @@ np.savez({str(tmp_path / "results.npz")!r}, energy=energy, forces=forces)
     assert np.abs(forces).max() > 0.1
 
 
+@cases(("float64",), widths=1)
+def test_export_with_symbolic_sizes(case):
+    """One program for every number of elements, segments and samples: the engine's, with the same bits."""
+    pytest.importorskip("flatbuffers")
+    checks = [export.DisabledSafetyCheck.custom_call(name) for name in ffi_targets()]
+    b, n, m = export.symbolic_shape("b, n, m")
+
+    def derivatives(idx, like, *arrays):
+        """Value, gradients and their tangents of each sample; `like` says how many segments there are."""
+
+        def first(*a):
+            out, pull = jax.vjp(lambda *a: case(*a, idx, like.shape[0]), *a)
+            return pull(jnp.ones_like(out))
+
+        return case(*arrays, idx, like.shape[0]), first(*arrays), jax.jvp(first, arrays, arrays)[1]
+
+    axes = (0, None, *(0 for _ in case.op.args))
+    run = jax.jit(jax.vmap(derivatives, in_axes=axes))
+    shapes = [a.shape(n, m, case.width) for a in case.op.args]
+    types = [jax.ShapeDtypeStruct((b, *shape), case.dtype) for shape in shapes]
+    exported = export.export(run, disabled_checks=checks)(
+        jax.ShapeDtypeStruct((b, n), "int32"), jax.ShapeDtypeStruct((m,), "int32"), *types
+    )
+    program = export.deserialize(exported.serialize())
+    text = program.mlir_module()
+    assert "@nvalchemiops_segmented_" in text and "scatter" not in text
+    for lengths in ((3, 0, 2), (40, 1)):
+        count, elements = len(lengths), sum(lengths)
+        arrays = zip(case.inputs(elements, count), case.inputs(elements, count, seed=3), strict=True)
+        arguments = (
+            jnp.stack([index(lengths), index((elements,))]),
+            jnp.zeros(count, jnp.int32),
+            *(jnp.stack(pair) for pair in arrays),
+        )
+        results = [jax.tree.leaves(f(*arguments)) for f in (program.call, run)]
+        assert all(same_bits(got, expected) for got, expected in zip(*results, strict=True))
+
+
 def test_export_without_the_promise_is_refused():
     with pytest.raises(ValueError, match="nvalchemiops_segmented"):
         export.export(jax.jit(energy_and_forces))(X, IDX)
@@ -87,36 +126,67 @@ def test_compilation_cache_in_a_second_process(tmp_path):
 def test_without_torch():
     """Neither imported nor needed, threads included; float64 off."""
     out = python("""
-import sys
+import sys, threading, time
 sys.modules["torch"] = None
 import jax, jax.numpy as jnp, numpy as np
 from nvalchemiops.jax.segment_ops import segmented_sum, segmented_rms_norm
+from nvalchemiops.native import _xla
+build, built = _xla.handlers, []
+def handlers(table):
+    built.append(table)
+    time.sleep(0.1)
+    return build(table)
+_xla.handlers = handlers
+first = [threading.Thread(target=lambda k=k: segmented_sum(jnp.ones(k), jnp.zeros(k, jnp.int32), 1)) for k in range(8)]
+[t.start() for t in first]
+[t.join() for t in first]
+print(built)
 idx = jnp.asarray(np.repeat(np.arange(100), 10_000), jnp.int32)
 ones = jnp.full(1_000_000, 0.1, jnp.float32)
 print(np.unique(segmented_sum(ones, idx, 100)).tolist() == [np.float32(np.float64(np.float32(0.1)) * 10_000)])
 print(jax.jit(jax.grad(lambda x: segmented_rms_norm(x, idx, 100)[0]))(ones)[:1])
 print([name for name in sys.modules if name.split(".")[0] == "torch" and sys.modules[name]])
 """)
-    assert out[0] == "True" and out[2] == "[]"
+    assert out[0] == "['core']"  # by the first of eight calls at a time
+    assert out[1] == "True" and out[3] == "[]"
+
+
+def test_torch_without_jax():
+    pytest.importorskip("torch")
+    out = python("""
+import sys
+sys.modules["jax"] = sys.modules["jaxlib"] = None
+import torch
+from nvalchemiops.torch.segment_ops import segmented_rms_norm
+x = torch.ones(1_000_000, requires_grad=True)
+idx = torch.arange(100, dtype=torch.int32).repeat_interleave(10_000)
+out = segmented_rms_norm(x, idx, 100)
+out.sum().backward()
+print(out.unique().tolist(), torch.allclose(x.grad, torch.tensor(1e-4)))
+""")
+    assert out == ["[1.0] True"]
 
 
 def test_int64_idx_does_not_narrow_without_x64():
     python("""
-import numpy as np, jax.numpy as jnp
-from nvalchemiops.jax.segment_ops import segmented_sum
+import numpy as np, jax, jax.numpy as jnp
+from nvalchemiops.jax.segment_ops import segmented_mul, segmented_sum
 try:
     segmented_sum(jnp.ones(2), np.array([0, 2**32 + 1]), 2)
 except ValueError as error:
     assert "range" in str(error)
 else:
     raise SystemExit("narrowed")
+for idx, expected in (([0, 2**32 + 1], [1, 0]), ([-2**33, 1], [0, 1])):  # where nothing is checked: no segment
+    assert jax.jit(lambda x: segmented_sum(x, np.array(idx), 2))(jnp.ones(2)).tolist() == expected
+assert segmented_mul(jnp.ones(2), np.ones(2), np.array([0, 1]), 2).dtype == "float32"  # NumPy's float64 is, too
 print(segmented_sum(jnp.ones(2), np.array([0, 1]), 2))
 """)
 
 
 BREAK = """
 from nvalchemiops.native import NativeBuildError, _xla
-def handlers(table): raise NativeBuildError("the compiler is on holiday")
+def handlers(table): raise NativeBuildError(f"the compiler of {table} is on holiday")
 _xla.handlers = handlers
 """
 
@@ -147,7 +217,7 @@ np.savez(PATH, *jax.tree.leaves(found))
 def test_without_the_native_code_it_warns_once_and_runs_on_xla(tmp_path):
     paths = [str(tmp_path / "fallback.npz"), str(tmp_path / "native.npz")]
     targets, warned = python(BREAK + ON_XLA.replace("PATH", repr(paths[0])))
-    assert targets == "0" and warned.count("nvalchemiops") == 1 and "the compiler is on holiday" in warned
+    assert targets == "0" and warned.count("nvalchemiops") == 1 and "the compiler of core is on holiday" in warned
     targets, warned = python(ON_XLA.replace("PATH", repr(paths[1])))
     assert int(targets) > 40 and warned == "[]"
     mine, theirs = map(np.load, paths)

@@ -134,7 +134,8 @@ def threads(f, a):
 
 
 def donated(f, a):
-    return jax.jit(lambda *a: f(*a, IDX), donate_argnums=0)(a[0] + 0, *a[1:])
+    """The second result may take the memory of the first array, which the op reads."""
+    return jax.jit(lambda *a: (f(*a, IDX), 2 * a[0]), donate_argnums=0)(a[0] + 0, *a[1:])
 
 
 def ahead_of_time(f, a):
@@ -242,7 +243,8 @@ def write_table(path):
         "# JAX: operations and transforms",
         "",
         "Written by `python tests/jax/test_transforms.py`, which runs each pair against a composition of `jax.ops` in",
-        "float64 (tolerance 1e-9). `jax.export` and the compilation cache are in `tests/jax/test_processes.py`.",
+        "float64 (tolerance 1e-9). In `tests/jax`, `test_processes.py` has `jax.export` and the compilation cache,",
+        "`test_devices.py` sharded arrays, and `test_nesting.py` transforms of transforms.",
         "",
         "| transform | " + " | ".join(case.op.short for case in cases) + " |",
         "| --- |" + " --- |" * len(cases),

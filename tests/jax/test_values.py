@@ -8,7 +8,13 @@ import pytest
 from jax_battery import LENGTHS, cases, index
 from oracles import OPS
 
-from nvalchemiops.jax.segment_ops import segmented_dot, segmented_mean, segmented_sum
+from nvalchemiops.jax.segment_ops import (
+    segmented_dot,
+    segmented_matvec,
+    segmented_mean,
+    segmented_mul,
+    segmented_sum,
+)
 
 
 def check_values(case, lengths, padding):
@@ -30,6 +36,21 @@ def test_values(case, kind):
 @cases(("float16", "bfloat16"))
 def test_values_half_precision(case):
     check_values(case, LENGTHS["mixed"], padding=3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_rounded_once(dtype):
+    """Just above the middle between 1 and the next number: rounded to float32 first, it would be that middle."""
+    eps = float(jnp.finfo(dtype).eps)
+    x = jnp.asarray([1, eps / 2, 2.0**-24], dtype)
+    idx, ones, expected = jnp.zeros(3, jnp.int32), jnp.ones(3, dtype), 1 + eps
+    assert float((x.astype("float32").sum()).astype(dtype)) == 1
+    for wrap in (jax.jit, lambda f: f):
+        assert wrap(lambda x: segmented_sum(x, idx, 1))(x)[0] == expected
+        assert wrap(lambda x: segmented_dot(x, ones, idx, 1))(x)[0] == expected
+        assert wrap(lambda x: segmented_matvec(x[None], ones[None, :, None], idx[:1], 1))(x)[0, 0] == expected
+        gradient = jax.grad(lambda s: (segmented_mul(ones, s, idx, 1) * x).sum())
+        assert wrap(gradient)(ones[:1])[0] == expected
 
 
 @cases(("float32",), widths=1)

@@ -11,15 +11,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _shapes
-from ..algebra import Operation
-from ._compat import Tracer
+from ..algebra import Operand, Operation
+from ._compat import Tracer, is_symbolic_dim
 
 FLOATS = frozenset(map(jnp.dtype, ("float32", "float64", "float16", "bfloat16")))
 INDICES = frozenset(map(jnp.dtype, ("int32", "int64")))
+LARGEST = 2**31 - 1
+
+_SCRATCH = {"f64": jnp.float64, "i32": jnp.int32}
 
 
-def check(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any], idx: Any, num_segments: Any) -> int:
-    """num_segments as an int; raises TypeError or ValueError for what does not fit the operation.
+def position_dtype(n: Any) -> Any:
+    """The integers that positions of n elements are kept in."""
+    return jnp.int64 if isinstance(n, int) and n > LARGEST else jnp.int32
+
+
+def dtype_of(operand: Operand, dtype: Any, n: Any) -> Any:
+    """The dtype of an operand, result or scratch of an operation on n elements with data of dtype `dtype`."""
+    if operand.dtype:
+        return position_dtype(n) if operand.dtype == "i64" else _SCRATCH[operand.dtype]
+    half = jnp.dtype(dtype).itemsize == 2  # 1 / (out count) is often no number of half precision
+    return jnp.float32 if operand.by_product and half else dtype
+
+
+def placed(array: Any) -> Any:
+    """An array of NumPy's as one of JAX's, float64 as float32 without x64; anything else as it is."""
+    return jnp.asarray(array) if isinstance(array, np.ndarray) and array.dtype in FLOATS else array
+
+
+def check(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any], idx: Any, num_segments: Any) -> Any:
+    """num_segments, an int or a symbolic dimension; raises TypeError or ValueError for what does not fit the operation.
 
     `labels` are the public names of the operands.
     """
@@ -31,13 +52,7 @@ def check(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any]
             f"{name}: num_segments must be an int, got a traced value: it is part of the shape of the program. Use "
             "static_argnames='num_segments' in jax.jit, or close over the number."
         )
-    m = _shapes.number(name, num_segments)
-    _shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "idx.astype(jnp.int32)")
+    m = num_segments if is_symbolic_dim(num_segments) else _shapes.number(name, num_segments)
+    promotion = f"Convert one, as in {labels[-1]}.astype({labels[0]}.dtype)."
+    _shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "idx.astype(jnp.int32)", promotion)
     return m
-
-
-def wide(array: Any) -> Any:
-    """The array in a dtype that the operations have: half precision in float32."""
-    if array.dtype.itemsize == 2:
-        return array.astype(jnp.float32)
-    return array if isinstance(array, jax.Array) else jnp.asarray(array)

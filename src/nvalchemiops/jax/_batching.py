@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..algebra import Operand, Operation
-
-_LARGEST = 2**31 - 1
+from ._arguments import LARGEST, position_dtype
 
 
 def rule(op: Operation, bind: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,7 +28,7 @@ def rule(op: Operation, bind: Callable[..., Any]) -> Callable[..., Any]:
         tensors = [_front(t, d, batch) for t, d in zip(tensors, dims, strict=False)]
         idx = _front(idx, dims[-1], batch)
         n, stride = idx.shape[1], m + 1
-        if batch * stride > _LARGEST:
+        if isinstance(batch, int) and isinstance(m, int) and batch * stride > LARGEST:
             if not jax.config.jax_enable_x64:
                 raise ValueError(f"segmented_{op.name}: vmap over {batch} times {m} segments needs jax_enable_x64")
             idx = idx.astype(jnp.int64)
@@ -38,7 +37,7 @@ def rule(op: Operation, bind: Callable[..., Any]) -> Callable[..., Any]:
         folded = (jnp.clip(idx, -1, m) + number * stride).reshape(batch * n)
         flat = [_fold(o, t, number, n) for o, t in zip(op.operands, tensors, strict=True)]
         outs = bind(*flat, folded, batch * stride)
-        return [_unfold(r, o, number, inside) for r, o in zip(op.results, outs, strict=True)], [0] * len(outs)
+        return [_unfold(r, o, number, inside, stride) for r, o in zip(op.results, outs, strict=True)], [0] * len(outs)
 
     return batched
 
@@ -58,17 +57,12 @@ def _fold(operand: Operand, array: Any, number: Any, n: int) -> Any:
     return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
 
 
-def _unfold(result: Operand, out: Any, number: Any, inside: Any) -> Any:
+def _unfold(result: Operand, out: Any, number: Any, inside: Any, stride: Any) -> Any:
     batch, n = inside.shape
-    out = out.reshape(batch, n if result.lead == "n" else out.shape[0] // batch, *out.shape[1:])
+    out = out.reshape(batch, n if result.lead == "n" else stride, *out.shape[1:])
     if result.lead == "n":  # elements out of range met the dropped segment's data: 0 times NaN is NaN
         return jnp.where(inside.reshape(batch, n, *(1,) * (out.ndim - 2)), out, jnp.zeros_like(out))
     out = out[:, :-1]
     if result.dtype:
         out = jnp.where(out >= 0, out - number.astype(out.dtype) * n, out).astype(position_dtype(n))
     return out
-
-
-def position_dtype(n: Any) -> Any:
-    """The integers that positions of n elements are kept in."""
-    return jnp.int64 if isinstance(n, int) and n > _LARGEST else jnp.int32

@@ -8,9 +8,10 @@ from typing import Any
 
 import jax
 from jax.core import ShapedArray, Tracer
+from jax.export import is_symbolic_dim
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, reshard
 
 try:
     from jax.extend.core import unsafe_am_i_under_a_jit_DO_NOT_USE as under_jit
@@ -20,7 +21,10 @@ except ImportError:  # then a constant idx inside jit is looked at when the prog
         return False
 
 
-__all__ = ["Primitive", "Tracer", "Zero", "ad", "is_undefined", "primitive", "result_type", "under_jit", "zero_like"]
+__all__ = [
+    "Primitive", "Tracer", "Zero", "ad", "is_symbolic_dim", "is_undefined", "primitive", "result_type", "under_jit",
+    "zero_like",
+]  # fmt: skip
 
 Zero = ad.Zero
 is_undefined = ad.is_undefined_primal
@@ -46,9 +50,18 @@ def result_type(shape: Sequence[Any], dtype: Any, like: Any) -> ShapedArray:
 
 
 def same_axes(operands: Sequence[Any]) -> Sequence[Any]:
-    """Operands varying over the same axes of a mesh: inside `shard_map(check_vma=True)` a primitive asks for that."""
+    """Operands that agree about the axes of a mesh.
+
+    Inside `shard_map(check_vma=True)` they vary over the same ones. Explicitly sharded arrays are gathered: a segment
+    may have elements on several devices.
+    """
     if all(not getattr(jax.typeof(o).sharding.mesh, "axis_names", ()) for o in operands):
         return operands
+    shardings = [jax.typeof(o).sharding for o in operands]
+    operands = [
+        reshard(o, NamedSharding(s.mesh, PartitionSpec())) if any(s.spec) else o
+        for o, s in zip(operands, shardings, strict=True)
+    ]
     varying = [jax.typeof(o).manual_axis_type.varying for o in operands]
     every = frozenset().union(*varying)
     if all(v == every for v in varying):

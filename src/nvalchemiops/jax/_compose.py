@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .. import algebra
 from ..algebra import OPERATIONS, PROGRAMS
-from ._batching import position_dtype
+from ._arguments import dtype_of, position_dtype
 
 
 class Namespace:
@@ -125,7 +125,7 @@ XLA = Namespace({name: getattr(Xla, name) for name in algebra.ADJOINTS})
 
 def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> list[Any]:
     """The results of operation `name` over the namespace P; in float64 where JAX has it, rounded once."""
-    dtype = next(t.dtype for t in tensors if jnp.issubdtype(t.dtype, jnp.floating))
+    dtype, n = tensors[0].dtype, idx.shape[0]
     wide = [t.astype(_widest()) if jnp.issubdtype(t.dtype, jnp.floating) else t for t in tensors]
     if name in PROGRAMS:
         program = PROGRAMS[name]
@@ -141,7 +141,7 @@ def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> l
         *operands, by_product = wide
         found = formula(P, *operands, by_product) if name.startswith("max") else formula(P, *operands, idx, m)
         outs = list(found) if isinstance(found, tuple) else [found]
-    return [o if r.dtype else o.astype(dtype) for o, r in zip(outs, OPERATIONS[name].results, strict=True)]
+    return [o.astype(dtype_of(r, dtype, n)) for o, r in zip(outs, OPERATIONS[name].results, strict=True)]
 
 
 def _widest() -> Any:

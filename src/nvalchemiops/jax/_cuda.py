@@ -19,13 +19,22 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import warp as wp
 
 from ..algebra import OPERATIONS, Operand
 from ..kernels.launch import MAX_SCALARS, THREADS, Place, Rows
 from ..kernels.operations import LAUNCHES
+from ._arguments import dtype_of
 
-DTYPES = {"float32": wp.float32, "float64": wp.float64, "int32": wp.int32, "int64": wp.int64}
+DTYPES = {
+    "float16": wp.float16,
+    "bfloat16": wp.bfloat16,
+    "float32": wp.float32,
+    "float64": wp.float64,
+    "int32": wp.int32,
+    "int64": wp.int64,
+}
 _SIZES = {wp.int32: 4, wp.float64: 8, wp.vec2d: 16}  # of scratch
 _WORD = 4
 _ALIGNMENT = 16
@@ -57,6 +66,11 @@ def devices() -> Sequence[Any]:
     """The devices on which a program for CUDA may run."""
     wp.init()
     return wp.get_cuda_devices() if wp.is_cuda_available() else ()
+
+
+def _scalar(operand: Operand, dtype: str) -> Any:
+    """Warp's type of the scalars of an operand; positions of elements have 32 bits, since the kernels count so."""
+    return DTYPES[str(jnp.dtype(dtype_of(operand, dtype, 0)))]
 
 
 def _dims(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
@@ -91,9 +105,8 @@ def callable_of(name: str, dtype: str, index_dtype: str) -> Callable[..., Any]:
         _run(name, data, idx, Place(idx.device, None, Scratch(scratch.ptr or 0, scratch.size * _WORD)))
 
     def annotation(operand: Operand) -> Any:
-        if operand.dtype:
-            return wp.array(dtype=wp.int32, ndim=1)
-        return wp.array(dtype=DTYPES[dtype], ndim=3 if len(operand.trail) == 2 else 2)
+        ndim = 1 if operand.dtype else 3 if len(operand.trail) == 2 else 2
+        return wp.array(dtype=_scalar(operand, dtype), ndim=ndim)
 
     types = {o.name: annotation(o) for o in op.operands}
     types["idx"] = wp.array(dtype=DTYPES[index_dtype], ndim=1)
@@ -125,7 +138,7 @@ def call(name: str, tensors: Sequence[Any], idx: Any, m: int) -> list[Any]:
     inputs = [t.reshape(_dims(o, t.shape)) for o, t in zip(op.operands, tensors, strict=True)]
     dims = {r.name: _dims(r, shape) for r, shape in zip(op.results, shapes, strict=True)}
     every = list(zip((*op.operands, *op.results), (*(t.shape for t in inputs), *dims.values()), strict=True))
-    types = [(wp.int32 if o.dtype else DTYPES[dtype], shape) for o, shape in every]
+    types = [(_scalar(o, dtype), shape) for o, shape in every]
     dims["scratch"] = (_rehearse(name, types, (DTYPES[str(idx.dtype)], idx.shape)) // _WORD,)
     outs = callable_of(name, dtype, str(idx.dtype))(*inputs, idx, output_dims=dims)
     return [out.reshape(shape) for out, shape in zip(outs, shapes, strict=False)]

@@ -11,7 +11,10 @@ import weakref
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+
+from ._arguments import LARGEST
 
 # id -> (weak reference, last value) of arrays that are sorted and not negative
 _verdicts: dict[int, tuple[Any, int]] = {}
@@ -22,6 +25,8 @@ def check(op: str, idx: Any, m: int) -> None:
     entry = _verdicts.get(id(idx))
     if entry is not None and entry[0]() is idx and entry[1] <= m:
         return
+    if isinstance(idx, jax.Array) and not idx.is_fully_addressable:  # parts of it are in other processes
+        return
     values = np.asarray(idx)
     if not len(values):
         return
@@ -29,6 +34,15 @@ def check(op: str, idx: Any, m: int) -> None:
         raise ValueError(_explain(op, values, m))
     if isinstance(idx, jax.Array):
         _remember(idx, int(values[-1]))
+
+
+def placed(idx: Any) -> jax.Array:
+    """idx as an array of JAX. Where that has no int64, a value that int32 cannot hold stays out of range."""
+    if isinstance(idx, jax.Array):
+        return idx
+    if idx.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
+        idx = np.clip(idx, -1, LARGEST)
+    return jnp.asarray(idx)
 
 
 def _remember(idx: jax.Array, last: int) -> None:

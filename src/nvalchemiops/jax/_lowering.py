@@ -8,28 +8,27 @@ no Python and no GIL. `_cuda` has the calls of kernels.
 from __future__ import annotations
 
 import functools
-import math
+import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
 from .. import native
-from ..algebra import OPERATIONS, Operation
+from ..algebra import Operand, Operation
 from ..native import _xla
-from ..native._signatures import takes_idx
-from . import _batching, _compose
+from ..native._engine import HALF_TABLES, TABLES
+from ..native._signatures import after_results, takes_idx
+from . import _compose
+from ._arguments import dtype_of
 
 _PREFIX = "nvalchemiops_segmented_"
-_SUFFIXES = {"float32": "_f32", "float64": "_f64"}
-
-# What the engine takes after an operation's results: scratch, as (leading dimension, whether k follows, dtype).
-_SCRATCH: dict[str, Sequence[tuple[bool, str]]] = {
-    "spread": ((True, ""),),
-    "rms_norm_double_backward": ((False, "float64"), (False, "int32")),
-}
+_lock = threading.Lock()
+_warned: set[str] = set()
+_SUFFIXES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
 def on_xla(op: Operation) -> Callable[..., list[Any]]:
@@ -43,20 +42,21 @@ def on_xla(op: Operation) -> Callable[..., list[Any]]:
 
 
 def on_cpu(op: Operation) -> Callable[..., list[Any]]:
-    """The operation as a call of the engine; as XLA's own ops if there is none, or a dimension is symbolic."""
+    """The operation as a call of the engine; as XLA's own ops if there is none."""
     otherwise = on_xla(op)
 
     def lower(*args: Any, m: int) -> list[Any]:
         *tensors, idx = args
-        if not _static(args) or not register(op.name):
+        suffix = _SUFFIXES[str(tensors[0].dtype)]
+        if not register(_xla.table_of(op.name, suffix)):
             return otherwise(*args, m=m)
-        return _call(op, tensors, idx, m, target(op.name, tensors[0].dtype))
+        return _call(op, tensors, idx, m, f"{_PREFIX}{op.name}_{suffix}")
 
     return lower
 
 
 def on_cuda(op: Operation) -> Callable[..., list[Any]]:
-    """The operation as launches of kernels; as XLA's own ops without a device for them, or for arrays too large."""
+    """The operation as launches of kernels; as XLA's own ops where they cannot serve."""
     otherwise = on_xla(op)
 
     def lower(*args: Any, m: int) -> list[Any]:
@@ -64,72 +64,74 @@ def on_cuda(op: Operation) -> Callable[..., list[Any]]:
 
         *tensors, idx = args
         if not _cuda.devices():
-            _warn("a program is compiled for CUDA, but Warp finds no CUDA device")
-        elif _static(args) and _cuda.fits(op.name, tensors, idx, m):
+            _warn("device", "a program is compiled for CUDA, but Warp finds no CUDA device")
+        elif not all(isinstance(d, int) for a in args for d in a.shape):
+            _warn("symbolic", "a program for CUDA has symbolic dimensions")
+        elif not _cuda.fits(op.name, tensors, idx, m):
+            _warn("large", "a program for CUDA has arrays of more than 2**31 scalars")
+        else:
             return _cuda.call(op.name, tensors, idx, m)
         return otherwise(*args, m=m)
 
     return lower
 
 
-def _static(args: Sequence[Any]) -> bool:
-    """Whether all dimensions are numbers."""
-    return all(isinstance(d, int) for a in args for d in a.shape)
-
-
-def _call(op: Operation, tensors: Sequence[Any], idx: Any, m: int, name: str) -> list[Any]:
-    n = idx.shape[0]
-    dims = op.dims([t.shape for t in tensors])
-    dtype = tensors[0].dtype
-    shapes = op.result_shapes([t.shape for t in tensors], n, m)
-    outs = [
-        jax.ShapeDtypeStruct(shape, _batching.position_dtype(n) if r.dtype else dtype)
-        for shape, r in zip(shapes, op.results, strict=True)
-    ]
-    outs += [
-        jax.ShapeDtypeStruct((m, *(dims["k"] if columns else ())), scratch or dtype)
-        for columns, scratch in _SCRATCH.get(op.name, ())
-    ]
-    widths = [math.prod(dims[letter]) for letter in ("k", "j") if letter in dims]
+def _call(op: Operation, tensors: Sequence[Any], idx: Any, m: int, target: str) -> list[Any]:
+    n, dtype = idx.shape[0], tensors[0].dtype
+    results = (*op.results, *(scratch for scratch in after_results(op.name) if scratch))
+    shapes = replace(op, results=results).result_shapes([t.shape for t in tensors], n, m)
+    outs = [jax.ShapeDtypeStruct(s, dtype_of(r, dtype, n)) for s, r in zip(shapes, results, strict=True)]
     arrays = [*tensors, idx] if takes_idx(op.name) else tensors
-    sizes = np.array([n, m, *widths, n * math.prod(widths)], np.int64)
-    return jax.ffi.ffi_call(name, outs)(*arrays, sizes=sizes)[: len(op.results)]
+    return jax.ffi.ffi_call(target, outs)(*arrays, sizes=_sizes(op))[: len(op.results)]
 
 
-def target(name: str, dtype: Any) -> str:
-    """The name under which XLA knows the handler of an operation."""
-    return _PREFIX + name + _SUFFIXES[str(dtype)]
+def _sizes(op: Operation) -> np.ndarray:
+    """Where a handler finds n, m, k and j in the shapes of operands and results: see xla_handler.h."""
+    index = [Operand("idx", "n", ())] * takes_idx(op.name)
+    found: dict[str, int] = {}
+    for b, operand in enumerate((*op.operands, *index, *op.results)):
+        found.setdefault(operand.lead, 8 * b)
+        if operand.trail:
+            found.setdefault(operand.trail[-1], 8 * b + len(operand.trail))
+    return np.array([found[letter] for letter in "nmkj" if letter in found], np.int64)
+
+
+def register(table: str) -> tuple[str, ...]:
+    """Compile the handlers of a table and make them known to XLA: their names, none if that fails."""
+    with _lock:  # of two builds of a table Warp unloads one, with the code that XLA calls
+        return _register(table)
 
 
 @functools.cache
-def register(name: str) -> bool:
-    """Compile the handlers of the table that operation `name` is in and make them known to XLA."""
-    table = _xla.table_of(name)
-    return table is not None and _register_table(table)
-
-
-@functools.cache
-def _register_table(table: str) -> bool:
+def _register(table: str) -> tuple[str, ...]:
     try:
         addresses = _xla.handlers(table)
     except native.NativeBuildError as error:
-        _warn(str(error))
-        return False
+        _warn("engine", str(error))
+        return ()
     for name, address in addresses.items():
         jax.ffi.register_ffi_target(_PREFIX + name, jax.ffi.pycapsule(address), platform="cpu")
-    return True
+    return tuple(_PREFIX + name for name in addresses)
 
 
-@functools.cache
-def _warn(reason: str) -> None:
+def _warn(kind: str, reason: str) -> None:
+    """Say once for each kind of reason why XLA's own ops are used."""
+    if kind in _warned:
+        return
+    _warned.add(kind)
     warnings.warn(f"nvalchemiops.jax runs on XLA's own ops, slower and less accurate: {reason}", stacklevel=2)
 
 
-def ffi_targets() -> tuple[str, ...]:
+def ffi_targets(half: bool = False) -> tuple[str, ...]:
     """Names of the XLA FFI handlers that exported CPU programs call, which are compiled and registered first.
 
     A program that was exported with `jax.export` names them. Tell the export that they are stable, and call this
     function before the program runs in another process.
+
+    Parameters
+    ----------
+    half : bool
+        Also those for float16 and bfloat16 data, which are compiled apart.
 
     Returns
     -------
@@ -149,5 +151,4 @@ def ffi_targets() -> tuple[str, ...]:
     >>> exported.call(*arguments).tolist()
     [2.0, 1.0]
     """
-    names = [name for name in OPERATIONS if register(name)]
-    return tuple(sorted(_PREFIX + name + suffix for name in names for suffix in _SUFFIXES.values()))
+    return tuple(sorted(name for table in TABLES + HALF_TABLES * half for name in register(table)))

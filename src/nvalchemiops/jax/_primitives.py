@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from .. import algebra
 from ..algebra import OPERATIONS, PROGRAMS, Operation, Program
 from . import _batching, _compat, _compose, _lowering, _operations
+from ._arguments import dtype_of
 from ._compat import Primitive, Zero, is_undefined
 from ._operations import NORMS, Tangent
 
@@ -51,7 +52,7 @@ def _types(op: Operation) -> Rule:
         *operands, idx = args
         n = idx.shape[0]
         shapes = op.result_shapes([o.shape for o in operands], n, m)
-        dtypes = [_batching.position_dtype(n) if r.dtype else operands[0].dtype for r in op.results]
+        dtypes = [dtype_of(r, operands[0].dtype, n) for r in op.results]
         return [_compat.result_type(s, d, idx) for s, d in zip(shapes, dtypes, strict=True)]
 
     return types

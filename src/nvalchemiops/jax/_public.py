@@ -6,9 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from ..algebra import OPERATIONS
 from . import _arguments, _compat, _index, _primitives
 
@@ -20,13 +17,11 @@ def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
 
     def function(*args: Any) -> Any:
         *arrays, idx, num_segments = args
+        arrays = [_arguments.placed(a) for a in arrays]
         m = _arguments.check(full, op, labels, arrays, idx, num_segments)
         if not isinstance(idx, _compat.Tracer) and not _compat.under_jit():
             _index.check(full, idx, m)
-        if not isinstance(idx, jax.Array):
-            idx = jnp.asarray(idx)
-        out = _primitives.bind(name, *map(_arguments.wide, arrays), idx=idx, m=m)
-        out = out[0] if several else out
-        return out if arrays[0].dtype.itemsize > 2 else out.astype(arrays[0].dtype)
+        out = _primitives.bind(name, *arrays, idx=_index.placed(idx), m=m)
+        return out[0] if several else out
 
     return function

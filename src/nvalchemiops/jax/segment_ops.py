@@ -3,7 +3,7 @@
 
 N elements belong to M segments; `idx` of shape (N,), int32 or int64, sorted, names the segment of each. The
 functions work under every transform of JAX: `jit`, `grad`, `jvp`, `vmap` over any argument, `shard_map` and their
-combinations. `num_segments` is part of the program's shape: a Python int.
+combinations. `num_segments` is part of the program's shape: a Python int, or a symbolic dimension in `jax.export`.
 
 An element with idx = num_segments is padding: it belongs to no segment, whatever its data, a NaN too. Reductions
 ignore it, per-element results and gradients are 0 there. So arrays of some few fixed sizes serve all batches, and
@@ -18,14 +18,15 @@ ignore it, per-element results and gradients are 0 there. So arrays of some few 
 >>> jax.jit(segmented_mean, static_argnums=2)(x, idx, 2).tolist()
 [2.0, 4.0]
 
-Eager calls raise for other values of idx that do not fit. Inside `jit` nothing is checked: there every element whose
-idx is outside [0, num_segments) is padding, and an unsorted idx gives unspecified values.
+Eager calls raise for other values of idx that do not fit. In what JAX traces (`jit`, `checkpoint`, `scan`, ...) and
+under a `vmap` over idx nothing is checked, not even an idx that is a constant there: every element whose idx is
+outside [0, num_segments) is padding, and an unsorted idx gives unspecified values.
 
-On the CPU sums are accumulated in float64 (float32 data) or compensated (float64 data), as the PyTorch functions do
+On the CPU sums are accumulated in float64 (float64 data: compensated) and rounded once, as the PyTorch functions do
 it, bit for bit, up to second derivatives: the error is at most 4 eps times the sum of the magnitudes of what is
 added, and the bits of a segment do not depend on the other segments in the batch or on the number of threads. CUDA
 runs kernels that give the same bits. Higher derivatives of the norms, and other devices, run on XLA's own ops and
-round as those do. float16 and bfloat16 data is computed in float32 and rounded once more.
+round as those do.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def segmented_sum(x: Array, idx: Array, num_segments: int) -> Array:
     TypeError
         If an argument is no array, or `num_segments` no int or traced.
     ValueError
-        If a dtype or shape does not fit; outside `jit` also if idx is out of range or not sorted.
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
     Examples
     --------
@@ -122,7 +123,7 @@ def segmented_mean(x: Array, idx: Array, num_segments: int) -> Array:
     TypeError
         If an argument is no array, or `num_segments` no int or traced.
     ValueError
-        If a dtype or shape does not fit; outside `jit` also if idx is out of range or not sorted.
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
     Examples
     --------
@@ -160,7 +161,7 @@ def segmented_dot(x: Array, y: Array, idx: Array, num_segments: int) -> Array:
     TypeError
         If an argument is no array, or `num_segments` no int or traced.
     ValueError
-        If a dtype or shape does not fit; outside `jit` also if idx is out of range or not sorted.
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
     Examples
     --------
@@ -201,7 +202,7 @@ def segmented_rms_norm(x: Array, idx: Array, num_segments: int) -> Array:
     TypeError
         If an argument is no array, or `num_segments` no int or traced.
     ValueError
-        If a dtype or shape does not fit; outside `jit` also if idx is out of range or not sorted.
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
     Examples
     --------
@@ -242,7 +243,7 @@ def segmented_max_norm(x: Array, idx: Array, num_segments: int) -> Array:
     TypeError
         If an argument is no array, or `num_segments` no int or traced.
     ValueError
-        If a dtype or shape does not fit; outside `jit` also if idx is out of range or not sorted.
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
     Examples
     --------
@@ -282,7 +283,7 @@ def segmented_mul(x: Array, y: Array, idx: Array, num_segments: int) -> Array:
     TypeError
         If an argument is no array, or `num_segments` no int or traced.
     ValueError
-        If a dtype or shape does not fit; outside `jit` also if idx is out of range or not sorted.
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
     Examples
     --------
@@ -325,7 +326,7 @@ def segmented_matvec(v: Array, m: Array, idx: Array, num_segments: int) -> Array
     TypeError
         If an argument is no array, or `num_segments` no int or traced.
     ValueError
-        If a dtype or shape does not fit; outside `jit` also if idx is out of range or not sorted.
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
     Examples
     --------

@@ -8,7 +8,12 @@ addresses point into. The kernel does nothing but copy a constant array of funct
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import pathlib
+import tempfile
+import warnings
+from collections.abc import Iterator
 
 import warp as wp
 
@@ -37,13 +42,41 @@ def _preamble(table: str, defines: dict[str, str]) -> str:
     return "\n".join([*lines, "};", ""])
 
 
+def _addresses(kernel: wp.Kernel, count: int) -> list[int]:
+    addresses = wp.zeros(count, dtype=wp.uint64, device="cpu")
+    wp.launch(kernel, dim=1, inputs=[addresses], device="cpu", record_tape=False)
+    return [int(address) for address in addresses.numpy()]
+
+
+@functools.cache
+def _say_why(reason: str) -> None:
+    warnings.warn(
+        f"nvalchemiops compiles its CPU engine anew in each process, since Warp's kernel cache cannot be used "
+        f"({reason}). WARP_CACHE_PATH names another folder for it.",
+        stacklevel=2,
+    )
+
+
+@contextlib.contextmanager
+def _cache_of_its_own() -> Iterator[None]:
+    """For one build: once it is loaded, nothing reads the files again."""
+    before = wp.config.kernel_cache_dir
+    with tempfile.TemporaryDirectory(prefix="nvalchemiops-") as folder:
+        wp.config.kernel_cache_dir = folder
+        try:
+            yield
+        finally:
+            wp.config.kernel_cache_dir = before
+
+
 def build(table: str, defines: dict[str, str] | None = None) -> list[int]:
     """Compile (or take from Warp's cache) a table and return the addresses of its functions.
 
     Parameters
     ----------
     table : str
-        ``"core"`` or ``"second"``; with the prefix ``"half_"`` for float16 and bfloat16.
+        ``"core"`` or ``"second"``; with the prefix ``"half_"`` for float16 and bfloat16, and before that ``"xla_"`` for
+        XLA FFI handlers.
     defines : dict of str to str, optional
         Macros defined before the headers are read. The result is then a module of its own.
 
@@ -73,9 +106,15 @@ def build(table: str, defines: dict[str, str] | None = None) -> list[int]:
             # Without the inlining thresholds that Warp adds, compiling takes a quarter less and the code is as fast.
             module.options["cpu_compiler_flags"] = "-march=native"
         kernel = wp.kernel(_export_table, module=module, enable_backward=False)
-        addresses = wp.zeros(len(exports(table)), dtype=wp.uint64, device="cpu")
-        wp.launch(kernel, dim=1, inputs=[addresses], device="cpu", record_tape=False)
+        count = len(exports(table))
+        try:
+            addresses = _addresses(kernel, count)
+        except OSError as error:  # as a rule, the cache
+            module.mark_modified()  # else Warp remembers the failure
+            with _cache_of_its_own():
+                addresses = _addresses(kernel, count)
+            _say_why(error.strerror or str(error))
         _alive.extend([module, kernel])
-        return [int(address) for address in addresses.numpy()]
+        return addresses
     except Exception as error:
-        raise NativeBuildError(f"the native CPU engine ({table}) could not be built: {error}") from error
+        raise NativeBuildError(f"the native CPU engine could not be built: {error}") from error

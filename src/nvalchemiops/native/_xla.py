@@ -7,13 +7,14 @@ that calls it.
 
 from __future__ import annotations
 
-from ._engine import TABLES, _lock
-from ._signatures import TYPED, exports
+from ._engine import _lock, _notice
+from ._signatures import HALF, TYPED, exports
+from ._threads import PAYS_FROM
 
 
-def table_of(name: str) -> str | None:
-    """The table that has operation `name`."""
-    return next((table for table in TABLES if name in TYPED[table]), None)
+def table_of(name: str, suffix: str) -> str:
+    """The table that has operation `name` for data of a type, ``"f32"``."""
+    return "half_" * (suffix in HALF) + next(table for table in TYPED if name in TYPED[table])
 
 
 def handlers(table: str) -> dict[str, int]:
@@ -26,6 +27,7 @@ def handlers(table: str) -> dict[str, int]:
     """
     from ._build import build  # Warp is imported when the engine is first needed
 
-    with _lock:
-        addresses = build("xla_" + table)
-    return {name: address for (name, _, _), address in zip(exports("xla_" + table), addresses, strict=True)}
+    table = "xla_" + table
+    with _lock, _notice(f"nvalchemiops: compiling the CPU engine ({table}) with Warp; its kernel cache keeps it"):
+        addresses = build(table, {"SEG_PAYS_FROM": str(PAYS_FROM)})
+    return {name: address for (name, _, _), address in zip(exports(table), addresses, strict=True)}

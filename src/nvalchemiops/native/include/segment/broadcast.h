@@ -33,12 +33,11 @@ template <class S> struct Broadcast : Each {
       T* const to = out + i * k;
       if (!ok) { __builtin_memset(to, 0, (u64)k * sizeof(T)); continue; }
       const T* const from = y + at * k;
+      typedef T v8 __attribute__((vector_size(8 * sizeof(T))));
       i64 j = 0;
-      for (; j + 8 <= k; j += 8) {
-        typedef T v8 __attribute__((vector_size(8 * sizeof(T))));
-        store(to + j, load<v8>(from + j));
-      }
-      for (; j < k; j++) to[j] = from[j];
+      for (; j + 8 <= k; j += 8) store(to + j, load<v8>(from + j));
+      if (j < k && k >= 8) store(to + k - 8, load<v8>(from + k - 8));   // the last eight, some of them again
+      else for (; j < k; j++) to[j] = from[j];
     }
   }
   void triples(const i32* s, i64 origin, i64 b, i64 e) const {

@@ -143,6 +143,10 @@ template <class Op> struct Elementwise : Each {
       i64 j = 0;
       for (; j + 8 <= k; j += 8) store8(out + j, eight(op, (i + e) * k + j, t));
       if (j == k) continue;
+      if (k >= 8) {                           // the last eight scalars, some of them again
+        store8(out + k - 8, eight(op, (i + e) * k + k - 8, t));
+        continue;
+      }
       lanes x[Op::IN];
       for (int q = 0; q < Op::IN; q++)
         x[q] = __builtin_convertvector(load_first(op.in[q] + (i + e) * k + j, k - j), lanes);

@@ -257,7 +257,7 @@ void* plain_call(const Route& r, void* const* args, i64 count, bool& decided) {
   if (idx.dtype == LONG_INT) mode |= 1;
   else if (idx.dtype != SHORT_INT) return nullptr;
   Extents e;
-  if (dtype >= DTYPES || !op.function[dtype] || m < r.asks || !fits(op, t, idx, n, m, e)) return nullptr;
+  if (dtype >= DTYPES || !op.function[dtype] || m < r.asks || m >> 47 || !fits(op, t, idx, n, m, e)) return nullptr;
 
   if (r.checks) {
     if (n <= w.look_size || !w.setting[1]) mode |= w.setting[0];
@@ -395,8 +395,10 @@ void* function_backward(void* self, void* const* args, i64 count) {
   if (!plan) return nullptr;
   if (!plan->run || count != 2 || args[1] == python->none || plan->last && truth(ask(w.grad_enabled)) != 0)
     return python->call(f.backward, args, count, nullptr);
-  const Ref saved(python->attribute(args[0], w.saved_tensors)), rest(python->attribute(args[0], w.rest));
-  if (!saved.p || !rest.p) return nullptr;
+  const Ref saved(python->attribute(args[0], w.saved_tensors));
+  if (!saved.p) return nullptr;               // before anything else is asked, which may forget the error
+  const Ref rest(python->attribute(args[0], w.rest));
+  if (!rest.p) return nullptr;
   void* values[2 * ARRAYS];
   for (i64 k = 0; k < plan->arguments; k++)
     values[k] = plan->argument[k] ? python->item(saved.p, plan->argument[k] - 1) : args[1];

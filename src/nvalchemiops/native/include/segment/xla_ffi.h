@@ -13,7 +13,7 @@ struct Metadata { size_t size; Version version; u32 traits; i64 state_type; };
 struct MetadataExtension { Extension base; Metadata* metadata; };
 constexpr i32 METADATA = 1;                   // type of that extension
 
-enum Type : i32 { S32 = 4, S64 = 5, F32 = 11, F64 = 12 };
+enum Type : i32 { S32 = 4, S64 = 5, F16 = 10, F32 = 11, F64 = 12, BF16 = 16 };
 struct Buffer { size_t size; Extension* extensions; Type type; void* data; i64 rank; i64* dims; };
 struct Buffers { size_t size; Extension* extensions; i64 count; i32* kinds; Buffer** items; };
 struct Array { Type type; size_t count; const i64* data; };

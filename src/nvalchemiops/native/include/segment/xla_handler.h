@@ -1,7 +1,8 @@
 // Any function of the engine as an XLA FFI handler.
 //
 // Its pointers are the operands of the call, then its results, in order; results at the end that the call lacks are
-// null. Its integers are the attribute `sizes`, which has one more: the scalars that the call goes over.
+// null. Its integers, but the mode, are read from the shapes of those buffers, so that one program serves all sizes: the
+// attribute `sizes` says where. 8 b + d is dimension d of buffer b; for d > 0, those that follow belong to it, too.
 #pragma once
 #include "xla_pool.h"
 
@@ -14,9 +15,6 @@ template <> struct Holds<i32> { static bool type(Type t) { return t == S32; } };
 template <> struct Holds<void> { static bool type(Type t) { return t == S32 || t == S64; } };
 template <class P> struct Holds<const P> : Holds<P> {};
 
-// Scalars below which waking threads costs more than it saves.
-constexpr i64 PAYS_FROM = 24000;
-
 // Hands out the arguments of a call one after the other.
 struct Reader {
   const Frame* f;
@@ -24,22 +22,33 @@ struct Reader {
   i64 pointer, integer, mode;
   const char* wrong;
 
-  void start() {
-    pointer = integer = mode = 0;
-  }
-  Buffer* buffer() {
-    const i64 at = pointer++ - f->arguments.count;
-    if (at < 0) return f->arguments.items[pointer - 1];
+  void start() { pointer = integer = mode = 0; }
+  const Buffer* buffer(i64 at) const {
+    if (at < f->arguments.count) return f->arguments.items[at];
+    at -= f->arguments.count;
     return at < f->results.count ? f->results.items[at] : nullptr;
+  }
+  i64 size(i64 which) {
+    const i64 at = sizes->data[which], d = at & 7;
+    const Buffer* b = at < 0 ? nullptr : buffer(at >> 3);
+    if (!b || d >= b->rank + (d > 0)) {
+      wrong = "nvalchemiops: the attribute sizes does not fit the buffers";
+      return 0;
+    }
+    if (d == 0) return b->dims[0];
+    i64 product = 1;
+    for (i64 i = d; i < b->rank; i++) product *= b->dims[i];
+    return product;
   }
   template <class A> A next() {
     if constexpr (__is_pointer(A)) return take((A)nullptr);
-    else return ++integer < sizes->count ? sizes->data[integer - 1] : mode;
+    else return integer < (i64)sizes->count ? size(integer++) : mode;
   }
   template <class P> P* take(P*) {
-    const Buffer* b = buffer();
+    const Buffer* b = buffer(pointer++);
     if (!b) return nullptr;
-    if (!Holds<P>::type(b->type)) wrong = "an operand or a result has another type than the handler";
+    if (!Holds<P>::type(b->type))
+      wrong = "nvalchemiops: an operand or a result has another type than the handler";
     if constexpr (__is_same(P, const void)) mode |= b->type == S64 ? 1 : 4;   // idx, or the maxima of a derivative
     if constexpr (__is_same(P, void)) mode = b->type == S32 ? mode | 4 : mode & ~4;   // the maxima
     return (P*)b->data;
@@ -58,18 +67,21 @@ template <class... A> Error* handle(const Frame* f, i64 (*function)(A...)) {
   constexpr i64 integers = ((__is_pointer(A) ? 0 : 1) + ...);
   if (f->attributes.count != 1) return refuse(f, "nvalchemiops: the handler takes one attribute, sizes");
   Reader r = {f, f->attributes.items[0], 0, 0, 0, nullptr};
-  if (r.sizes->type != S64 || r.sizes->count != integers)
+  if (r.sizes->type != S64 || r.sizes->count != integers - 1)
     return refuse(f, "nvalchemiops: the attribute sizes does not fit the handler");
   r.start();
   ((void)r.template next<A>(), ...);
-  if (r.wrong) return refuse(f, "nvalchemiops: an operand or a result has another type than the handler");
+  if (r.wrong) return refuse(f, r.wrong);
   if (r.pointer < f->arguments.count + f->results.count)
     return refuse(f, "nvalchemiops: more operands and results than the handler takes");
-  const bool shared = r.sizes->data[integers - 1] >= PAYS_FROM && acquire(f);
+  i64 scalars = r.size(0);                    // n; then m, which costs little
+  for (i64 i = 2; i < integers - 1; i++) scalars *= r.size(i);
+  const bool shared = scalars >= SEG_PAYS_FROM && acquire(f);
   if (shared) r.mode |= thread_count(f) << 8;
   const i64 mode = r.mode;
   r.start();
   r.mode = mode;
+  const WithSubnormals scope;
   Called<A...>{function, r.template next<A>()...};
   if (shared) release();
   return nullptr;

@@ -26,6 +26,22 @@ struct Job {
 Job job;
 bool taken;                                   // by a handler
 
+// XLA's threads take subnormal numbers for zero. The rule does not: what it keeps for a derivative may be one,
+// 1 / (out count) of a long segment with large numbers.
+struct WithSubnormals {
+#if defined(__x86_64__)
+  static constexpr u32 FLUSH = 1 << 15 | 1 << 6;   // results, operands
+  const u32 before = __builtin_ia32_stmxcsr();
+  WithSubnormals() { __builtin_ia32_ldmxcsr(before & ~FLUSH); }
+  ~WithSubnormals() { __builtin_ia32_ldmxcsr(before); }
+#elif defined(__aarch64__)
+  static constexpr u64 FLUSH = 1 << 24;
+  const u64 before = __builtin_arm_rsr64("fpcr");
+  WithSubnormals() { __builtin_arm_wsr64("fpcr", before & ~FLUSH); }
+  ~WithSubnormals() { __builtin_arm_wsr64("fpcr", before); }
+#endif
+};
+
 template <class T> SEG_INLINE T get(const T& at) { return __atomic_load_n(&at, __ATOMIC_SEQ_CST); }
 
 // Takes shares of job `number` until there are none.
@@ -39,7 +55,10 @@ void work(u64 number) {
     __atomic_add_fetch(&job.done, 1, __ATOMIC_SEQ_CST);
   }
 }
-void task(void* number) { work((u64)number); }
+void task(void* number) {
+  const WithSubnormals scope;
+  work((u64)number);
+}
 
 void pause() {
 #ifdef __x86_64__
