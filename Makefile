@@ -1,11 +1,14 @@
-# make demo      the main job on real molecules
-# make demo-jax  the same in JAX
-# make test      the tests
-# make lint      linter and type checker
-# Each sets up .venv first.
+# make demo       the main job on real molecules
+# make demo-jax   the same in JAX
+# make test       the tests
+# make lint       linter and type checker
+# make test-torch VERSION=2.8.0   the PyTorch tests with another release of PyTorch (2.8.0, 2.14.1), in .venv-torch-VERSION
+# Each sets up its virtual environment first.
 
 PYTHON ?= python3
 BIN := .venv/bin
+VERSION ?= 2.8.0
+TORCH_VENV ?= .venv-torch-$(VERSION)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -13,7 +16,14 @@ BIN := .venv/bin
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[torch,jax,examples,test,dev]"
 	touch .venv/ready
 
-.PHONY: demo demo-jax test lint clean
+$(TORCH_VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCH_VENV)
+	grep -v '^torch==' constraints.txt > $(TORCH_VENV)/constraints.txt
+	echo 'torch==$(VERSION)' >> $(TORCH_VENV)/constraints.txt
+	$(TORCH_VENV)/bin/pip install --quiet --constraint $(TORCH_VENV)/constraints.txt --editable ".[torch,test]"
+	touch $@
+
+.PHONY: demo demo-jax test test-torch lint clean
 demo: .venv/ready
 	$(BIN)/python examples/molecules.py
 
@@ -23,9 +33,13 @@ demo-jax: .venv/ready
 test: .venv/ready
 	$(BIN)/python -m pytest
 
+# No JAX there, and nothing but Warp's launchers is left out.
+test-torch: $(TORCH_VENV)/ready
+	$(TORCH_VENV)/bin/python -m pytest tests/torch tests/native $(wildcard tests/test_*.py) -k "not jax"
+
 lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv out
+	rm -rf .venv .venv-torch-* out

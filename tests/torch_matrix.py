@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/transforms_torch.md: which transform and which compiler works with which operation, written by the tests.
 
-    python -m pytest tests/torch/test_transforms.py tests/torch/test_compile.py --transform-matrix
+    python -m pytest tests/torch/test_{transforms,modules,compile}.py --transform-matrix
 
 A cell is "yes" if every test of it passed; "skipped" names what is skipped for a fault of torch itself (the test says
 which).
@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import pathlib
 
+import torch
+
 OPS = ("sum", "mean", "dot", "rms_norm", "max_norm", "mul", "matvec")
-FILES = ("test_transforms.py", "test_compile.py")
+FILES = ("test_transforms.py", "test_modules.py", "test_compile.py")
 TARGET = pathlib.Path(__file__).parents[1] / "docs" / "transforms_torch.md"
 
 
@@ -34,15 +36,17 @@ class Matrix:
         row = name.removeprefix("test_").replace("_", " ")
         if name == "test_func":
             row = f"torch.func: {words[0]}"
+        elif name == "test_transforms_inside":
+            row = f"torch.compile of {words[0]}"
         self.rows.setdefault(row, {}).setdefault(op, set()).add(report.outcome)
 
     def pytest_sessionfinish(self, session) -> None:
         lines = [
             "# PyTorch: operations, transforms and compilers",
             "",
-            "Written by `python -m pytest tests/torch/test_transforms.py tests/torch/test_compile.py "
-            "--transform-matrix`, which",
-            "runs each pair against a composition of torch's own operations. Rows are named for the tests.",
+            "Written by `python -m pytest tests/torch/test_{transforms,modules,compile}.py --transform-matrix` "
+            f"with torch {torch.__version__},",
+            "which runs each pair against a composition of torch's own operations. Rows are named for the tests.",
             "",
             f"| transform | {' | '.join(OPS)} |",
             "| --- |" + " --- |" * len(OPS),

@@ -14,6 +14,7 @@ from typing import Any
 from .algebra import Operation
 
 FLOATS = "float32, float64, float16 or bfloat16"
+MOST = 2**47  # no address space has room for more rows
 
 
 def number(name: str, num_segments: Any) -> int:
@@ -31,6 +32,8 @@ def number(name: str, num_segments: Any) -> int:
             ) from None
     if m < 0:
         raise ValueError(f"{name}: num_segments must not be negative, got {m}")
+    if m > MOST:
+        raise ValueError(f"{name}: num_segments must be at most 2**47, got {m}")
     return m
 
 
@@ -44,18 +47,21 @@ def check(
     floats: Collection[Any],
     indices: Collection[Any],
     cure: str,
+    promotion: str,
 ) -> None:
     """Raise ValueError for a dtype or a shape that does not fit the operation.
 
     `labels` are the public names of the operands; `floats` and `indices` the dtypes of a framework; `cure` says how
-    to convert idx there.
+    to convert idx there, `promotion` what to do about operands of different dtypes.
     """
     first = arrays[0]
     for label, array in zip(labels, arrays, strict=True):
         if array.dtype not in floats:
             raise ValueError(f"{name}: {label} must be {FLOATS}, got {array.dtype}")
         if array.dtype != first.dtype:
-            raise ValueError(f"{name}: {label} must have the dtype of {labels[0]}, {first.dtype}, got {array.dtype}")
+            raise ValueError(
+                f"{name}: {label} must have the dtype of {labels[0]}, {first.dtype}, got {array.dtype}. {promotion}"
+            )
     if idx.dtype not in indices:
         raise ValueError(f"{name}: idx must be int32 or int64, got {idx.dtype}. Convert it with {cure}.")
     if len(idx.shape) != 1:

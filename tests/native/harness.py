@@ -7,11 +7,15 @@ the whole battery by being listed.
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from nvalchemiops import native
 
@@ -20,6 +24,8 @@ HALF = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
 DTYPES = FULL | HALF
 GUARD = 16
 exact = np.longdouble
+LIBC = ctypes.CDLL(None, use_errno=True)
+slow = pytest.mark.skipif("NVALCHEMIOPS_TEST_SLOW" not in os.environ, reason="minutes: NVALCHEMIOPS_TEST_SLOW=1 runs it")
 
 
 @dataclass(frozen=True)
@@ -235,6 +241,13 @@ OPS = {
 }  # fmt: skip
 
 
+# These take the positions of the maxima instead of idx (test_maxima says what they should give).
+MAXIMA = {
+    "max_norm_backward": op("g:m x:nk at:m/at", "gx:nk", None, "g x at gx", reduces=False),
+    "max_norm_double_backward": op("v:nk g:m x:nk at:m/at", "gg:m gx:nk", None, "v g x at gg gx", reduces=False),
+}
+
+
 def shape(spec, n, m, k, j):
     return tuple({"n": n, "m": m, "k": k, "j": j}[c] for c in spec.split("/")[0])
 
@@ -249,11 +262,24 @@ def mode_of(idx, threads=1, check=False, narrow_at=False):
     return int(idx.dtype == np.int64) | 2 * check | 4 * narrow_at | threads << 8
 
 
-def guarded(size, dtype):
+def guarded(size, dtype, poison=0xA5):
     """Poison, with a guard zone before and after; returns the whole and the middle."""
     whole = np.empty(size + 2 * GUARD, dtype)
-    whole.view(np.uint8)[:] = 0xA5
+    whole.view(np.uint8)[:] = poison
     return whole, whole[GUARD : GUARD + size]
+
+
+def at_the_edge(array):
+    """A copy that ends where its page ends, before one that may not be touched."""
+    page = mmap.PAGESIZE
+    pages = -(-max(array.nbytes, 1) // page)
+    area = np.frombuffer(mmap.mmap(-1, (pages + 1) * page), np.uint8)
+    edge = ctypes.c_void_p(area.ctypes.data + pages * page)
+    if LIBC.mprotect(edge, page, 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+    copy = area[pages * page - array.nbytes : pages * page].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def make_inputs(name, dtype, n, m, k, j, seed=0):
@@ -266,27 +292,30 @@ def make_inputs(name, dtype, n, m, k, j, seed=0):
     return {key: np.asarray(draw(shape(spec, n, m, k, j)), kind(spec, dtype, False)) for key, spec in inputs}
 
 
-def call(name, inputs, idx, m, k, j=1, *, dtype=None, threads=1, check=False, narrow_at=False, want=None):
-    """Outputs by name. `want`: which of the optional outputs; default all."""
-    o = OPS[name]
-    dtype = dtype or next(iter(inputs.values())).dtype.type
+def call(
+    name, inputs, idx, m, k, j=1, *, threads=1, check=False, narrow_at=False, want=None, place=None, poison=0xA5
+):
+    """Outputs by name. `want`: which of the optional outputs, default all; `place`: makes the copies to be passed."""
+    o = (OPS | MAXIMA)[name]
+    dtype = next(iter(inputs.values())).dtype.type
     n = len(idx)
     suffix = next(suffix for suffix, t in DTYPES.items() if t is dtype)
-    arrays = {"idx": np.ascontiguousarray(idx), **{key: np.ascontiguousarray(x) for key, x in inputs.items()}}
+    place = place or (lambda array: array)
+    arrays = {key: place(np.ascontiguousarray(x)) for key, x in {"idx": idx, **inputs}.items()}
     outs, wholes = {}, {}
     for key, spec in {**o.outputs, **o.scratch}.items():
         if key in o.optional and want is not None and key not in want:
             continue
         s = shape(spec, n, m, k, j)
-        wholes[key], middle = guarded(int(np.prod(s)), kind(spec, dtype, narrow_at))
-        arrays[key] = middle
-        outs[key] = middle.reshape(s)
+        wholes[key], middle = guarded(int(np.prod(s)), kind(spec, dtype, narrow_at), poison)
+        arrays[key] = place(middle)
+        outs[key] = arrays[key].reshape(s)
     addresses = [arrays[key].ctypes.data if key in arrays else None for key in o.order.split()]
     dims = [n, m, k, j] if o.matrix else [n, m, k]
     verdict = getattr(native.load(), f"{name}_{suffix}")(*addresses, *dims, mode_of(idx, threads, check, narrow_at))
     for key, whole in wholes.items():
         ends = np.concatenate([whole[:GUARD], whole[len(whole) - GUARD :]])
-        assert (ends.view(np.uint8) == 0xA5).all(), f"{name} wrote outside {key}"
+        assert (ends.view(np.uint8) == poison).all(), f"{name} wrote outside {key}"
     if check:
         return verdict, outs
     assert verdict == -1

@@ -2,29 +2,15 @@
 """Which pool, how many threads, and that building and forking do no harm."""
 
 import os
-import subprocess
-import sys
 import textwrap
+import threading
 
+import numpy as np
 import pytest
+from native.harness import call, make_inputs, same_bits, sorted_idx
+from native.process import python
 
 from nvalchemiops.native import _threads
-
-SOURCE = os.path.join(os.path.dirname(__file__), "..", "..", "src")
-
-
-def run(program, **environment):
-    """Run in a fresh process; what it prints."""
-    result = subprocess.run(
-        [sys.executable, "-c", "import warp; warp.config.log_level = 30\n" + textwrap.dedent(program)],
-        env={**os.environ, "PYTHONPATH": SOURCE, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout.strip().splitlines()
-
 
 CALL = """
     import numpy as np
@@ -45,13 +31,13 @@ def test_small_jobs_get_one_thread():
 def test_without_torch():
     """The system's libgomp, or one thread: no error either way, and OMP_NUM_THREADS is honoured."""
     program = CALL + "    import sys; print(pool(3), native.threads(10**7), 'torch' in sys.modules)"
-    lines = run(program, OMP_NUM_THREADS="3,2")
+    lines = python(program, OMP_NUM_THREADS="3,2")
     assert lines[-1] == "[[50000.0, 50000.0, 50000.0]] 3 False"
 
 
 def test_torchs_pool_and_its_number_of_threads():
     pytest.importorskip("torch")
-    lines = run("import torch\n" + textwrap.dedent(CALL) + textwrap.dedent("""
+    lines = python("import torch\n" + textwrap.dedent(CALL) + textwrap.dedent("""
         torch.set_num_threads(1)
         print(native.threads(10**7))
         torch.set_num_threads(2)
@@ -66,7 +52,7 @@ def test_torchs_pool_and_its_number_of_threads():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_child_runs_on_one_thread():
     """The parent's pool does not exist there: libgomp would wait for ever."""
-    lines = run(
+    lines = python(
         CALL
         + """
     import os
@@ -81,7 +67,7 @@ def test_a_forked_child_runs_on_one_thread():
 
 
 def test_two_first_calls_at_once():
-    lines = run(
+    lines = python(
         CALL
         + """
     import threading
@@ -95,29 +81,64 @@ def test_two_first_calls_at_once():
     assert lines[-1] == "True"
 
 
+def test_more_threads_than_cores():
+    """Far more than this machine has, and more than the engine ever uses: the bits of one thread."""
+    idx, _ = sorted_idx([3, 70_000, 5, 4096, 1, 9000])
+    for name in ("sum", "broadcast", "mul_backward", "max_norm", "outer", "matvec_double_backward"):
+        inputs = make_inputs(name, np.float64, len(idx), 6, 3, 2)
+        one = call(name, inputs, idx, 6, 3, 2)
+        for threads in (64, 1000):
+            many = call(name, inputs, idx, 6, 3, 2, threads=threads)
+            assert all(same_bits(one[key], many[key]) for key in one), (name, threads)
+
+
 def test_calls_from_many_python_threads_at_once():
-    lines = run("""
-    import numpy as np, threading
-    from nvalchemiops import native
-    f = native.load().sum_f64
-    x, idx = np.arange(90_000.0), np.repeat(np.arange(3, dtype=np.int32), 30_000)
-    want = x.reshape(3, 30_000).sum(1)
-    wrong = []
-    def work():
-        for _ in range(20):
-            out = np.zeros(3)
-            f(x.ctypes.data, idx.ctypes.data, out.ctypes.data, 90_000, 3, 1, 2 << 8)
-            wrong.extend(out[out != want])
-    workers = [threading.Thread(target=work) for _ in range(3)]
+    """Functions of all tables, with more threads each than there are cores."""
+    lengths = [200_000, 5, 90_000, 1, 4097]
+    idx, _ = sorted_idx(lengths)
+    jobs = []
+    for name in ("sum", "mul_backward", "spread", "outer", "dot_double_backward", "max_norm"):
+        for dtype in (np.float32, np.float64, np.float16):
+            inputs = make_inputs(name, dtype, len(idx), 5, 3, 3)
+            jobs.append((name, inputs, call(name, inputs, idx, 5, 3, 3)))
+    wrong, done = [], []
+
+    def work(first):
+        for i in range(first, first + 40):
+            name, inputs, want = jobs[i % len(jobs)]
+            got = call(name, inputs, idx, 5, 3, 3, threads=8)
+            wrong.extend(name for key in want if not same_bits(got[key], want[key]))
+        done.append(first)
+
+    workers = [threading.Thread(target=work, args=(first,)) for first in range(8)]
     [w.start() for w in workers]
     [w.join() for w in workers]
-    print(wrong)
-    """)
-    assert lines[-1] == "[]"
+    assert sorted(done) == list(range(8)) and not wrong
+
+
+def test_a_thread_with_a_small_stack():
+    """1 MiB will do, where it is the engine's caller that has it: partial sums for all threads lie there."""
+    idx, _ = sorted_idx([30_000, 5, 20_000])
+    want, got = {}, {}
+    jobs = {name: make_inputs(name, np.float64, len(idx), 3, 40, 3) for name in ("sum", "max_norm", "outer")}
+
+    def work(to, threads):
+        to.update({name: call(name, inputs, idx, 3, 40, 3, threads=threads) for name, inputs in jobs.items()})
+
+    work(want, 1)
+    before = threading.stack_size(1 << 20)
+    try:
+        worker = threading.Thread(target=work, args=(got, 64))
+        worker.start()
+        worker.join()
+    finally:
+        threading.stack_size(before)
+    for name in jobs:
+        assert all(same_bits(got[name][key], want[name][key]) for key in want[name]), name
 
 
 def test_import_brings_no_framework_along():
-    lines = run("""
+    lines = python("""
     import sys
     before = set(sys.modules)
     import nvalchemiops.native

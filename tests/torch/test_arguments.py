@@ -77,6 +77,15 @@ def test_negative_num_segments(case):
 
 
 @every_op
+@pytest.mark.parametrize("number", [2**62, 2**63 - 1, 2**63, 2**70], ids=hex)
+def test_num_segments_beyond_any_memory(case, number):
+    inputs, idx, m = good(case)
+    case(*inputs.values(), idx, m)
+    raises(case, ValueError, ["num_segments"], inputs, idx, number)
+    raises(case, ValueError, ["num_segments"], {k: a.requires_grad_() for k, a in inputs.items()}, idx, number)
+
+
+@every_op
 def test_missing_arguments(case):
     inputs, idx, _ = good(case)
     with pytest.raises(TypeError):
@@ -124,6 +133,10 @@ def test_mixed_dtypes(case):
     for name in inputs:
         message = raises(case, ValueError, [], inputs | {name: inputs[name].float()}, idx, m)
         assert "float32" in message and "float64" in message
+    first, second = inputs
+    with torch.autocast("cpu", torch.bfloat16):  # which makes such pairs
+        message = raises(case, ValueError, [second], inputs | {second: inputs[second].bfloat16()}, idx, m)
+    assert f"{second}.to({first}.dtype)" in message and "autocast" in message
 
 
 @every_op
@@ -135,6 +148,19 @@ def test_index_of_other_dtypes(case, dtype):
     inputs, idx, m = good(case)
     message = raises(case, ValueError, ["idx", "int32"], inputs, idx.to(dtype), m)
     assert str(dtype).removeprefix("torch.") in message
+
+
+# ------------------------------------------------------------------ layouts
+@every_op
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_tensors_that_are_not_dense(case):
+    inputs, idx, m = good(case)
+    for name in inputs:
+        sparse = inputs[name].to_sparse()
+        raises(case, ValueError, [name, "sparse_coo", "to_dense"], inputs | {name: sparse}, idx, m)
+        ragged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+        raises(case, ValueError, [name, "nested"], inputs | {name: ragged}, idx, m)
+    raises(case, ValueError, ["idx", "sparse_coo"], inputs, idx.to_sparse(), m)
 
 
 # ------------------------------------------------------------------ rank and shape

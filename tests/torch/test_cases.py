@@ -5,6 +5,10 @@ The numbers are those of the list of cases from the field. Each stands for a kin
 every op elsewhere, too: here they are in one place, with inputs that can be read.
 """
 
+import functools
+import math
+import time
+
 import pytest
 import torch
 from torch.autograd import forward_ad as fw
@@ -15,8 +19,11 @@ from torch_battery import (
     derivatives,
     every_op,
     every_op_and_dtype,
+    make_index,
+    over,
     random_cotangents,
     same_bits,
+    slots,
 )
 
 from nvalchemiops.torch import segment_ops
@@ -74,6 +81,27 @@ def test_2_softmax(dtype):
     expected = torch.tensor([0.880797, 0.119203, 0.0, 1.0], dtype=dtype)
     torch.testing.assert_close(softmax, expected, rtol=1e-5, atol=1e-6)
     assert (total[0] == 0) and torch.isfinite(softmax).all()
+
+
+@over((*DTYPES, torch.float16, torch.bfloat16), (torch.int32,), widths=1)
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_2_no_bit_of_another_segment_changes(case, poison):
+    """Of values, first and second derivatives, whatever one segment holds."""
+    idx, m, sick = make_index((5, 70, 3, 0, 300, 9)), 6, 1
+    inputs = case.inputs(len(idx), m)
+    poisoned = [a.clone() for a in inputs]
+    for a, array in zip(poisoned, case.op.args, strict=True):
+        a[[5, 8, 74] if array.kind == "element" else sick] = poison
+    cotangents = random_cotangents(case, len(idx), m, 2)
+    plain, other = (derivatives(lambda *a: case(*a, idx, m), x, cotangents) for x in (inputs, poisoned))
+    assert not other[0][0][5 if case.op.out.kind == "element" else sick].isfinite().any()
+    for order, arrays in enumerate(slots(case.op, 3)):
+        for a, b, array in zip(plain[order], other[order], arrays, strict=True):
+            well = idx != sick if array.kind == "element" else torch.arange(m) != sick
+            assert same_bits(a[well], b[well]), (order, array.name)
+
+
+# ------------------------------------------------------------------ 3: low-precision counters: test_half.py
 
 
 # ------------------------------------------------------------------ 5: gradients in any layout
@@ -296,3 +324,45 @@ def test_14_eight_identical_molecules(case, size):
         for tensors, expected in zip(batch, alone, strict=True):
             for a, b in zip(tensors, expected, strict=True):
                 assert same_bits(a, torch.cat([b] * 8))
+
+
+# ------------------------------------------------------------------ 11, 12: lengths and widths that fall off a cliff
+def fastest(calls):
+    """The least time of each, alternated, of this thread alone: a ratio of two holds on a busy machine, too."""
+    best = dict.fromkeys(calls, math.inf)
+    for _ in range(40):
+        for key, call in calls.items():
+            start = time.thread_time_ns()
+            call()
+            best[key] = min(best[key], time.thread_time_ns() - start)
+    return best
+
+
+def prepared(case, lengths):
+    idx = make_index(lengths)
+    return functools.partial(case, *case.inputs(len(idx), len(lengths)), idx, len(lengths))
+
+
+@pytest.mark.parametrize("case", over((torch.float32,), (torch.int32,), widths=2).args[1], ids=str)
+def test_11_few_long_segments(case, threads):
+    """Energies per system: not slower than into many segments. (float16: test_half.py.) The margin is for noise."""
+    threads(1)
+    n = 400_000
+    times = fastest({m: prepared(case, [n // m] * m) for m in (1, 4, 24, 10_000)})
+    assert max(times[m] for m in (1, 4, 24)) < 1.3 * times[10_000], times
+
+
+@pytest.mark.parametrize("case", over((torch.float32, torch.float16), (torch.int32,), widths=1).args[1], ids=str)
+def test_12_widths(case, threads):
+    """Time per byte within 1.5 of that of width 32."""
+    if case.op.short == "matvec":
+        pytest.skip("its work is not proportional to its bytes")
+    threads(1)
+    calls, scalars = {}, {}
+    for k in (32, 34, 35, 36, 1091, 1097):
+        m = 40_000 // (10 * k)
+        calls[k] = prepared(type(case)(case.op, (k,), case.dtype, case.index_dtype), [10] * m)
+        scalars[k] = 10 * m * k
+    times = fastest(calls)
+    ratios = {k: times[k] / scalars[k] / (times[32] / scalars[32]) for k in calls}
+    assert max(ratios.values()) < 1.5, ratios

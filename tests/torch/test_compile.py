@@ -13,7 +13,8 @@ import torch
 from oracles import OPS
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import forward_ad as fw
-from torch.func import grad, hessian, jacrev, jvp, vmap
+from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.utils.checkpoint import checkpoint
 from torch_battery import DTYPES, Case, assert_close, every_op, every_op_and_dtype, make_index, same_bits
 
 from nvalchemiops.torch import segment_ops
@@ -22,6 +23,7 @@ pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarning
 
 N, M = 8, 5
 IDX = make_index((3, 2, 0, 2, 1))
+OLD = torch.__version__ < "2.9"
 COMPILER = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
 INDUCTOR = pytest.param("inductor", marks=pytest.mark.skipif(not COMPILER, reason="no C++ compiler"))
 both_backends = pytest.mark.parametrize("backend", ["aot_eager", INDUCTOR])
@@ -89,6 +91,8 @@ def test_dynamic_elements_and_segments(case, dynamic):
 @every_op
 def test_num_segments_from_the_data(case):
     """num_segments by item(): a symbol without a value."""
+    if OLD and not case.op.reduces:
+        pytest.skip("torch 2.8 loses torch._check(m == n) between Dynamo and AOTAutograd")
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
 
         def function(idx, number, *a):
@@ -110,7 +114,8 @@ def test_one_node(case):
     seen = []
 
     def backend(graph, example):
-        seen.extend(str(n.target) for n in graph.graph.nodes if n.op == "call_function")
+        targets = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+        seen.extend(s for s in targets if "_check_value" not in s)  # torch 2.8 keeps what it has evaluated
         return graph
 
     compiled(lambda *a: case(*a, IDX, M), backend)(*case.inputs(N, M))
@@ -149,10 +154,10 @@ def test_layouts(case):
 @every_op
 def test_wrong_arguments_raise_while_tracing(case):
     inputs = case.inputs(N, M)
-    with pytest.raises(Exception, match="idx|int32"):
+    with pytest.raises(Exception, match="Observed exception" if OLD else "idx|int32"):
         compiled(lambda *a: case(*a, IDX.double(), M))(*inputs)
     torch._dynamo.reset()
-    with pytest.raises(Exception, match="num_segments|idx|shape"):
+    with pytest.raises(Exception, match="Observed exception" if OLD else "num_segments|idx|shape"):
         compiled(lambda *a: case(*a, IDX[:4], M))(*inputs)
 
 
@@ -233,6 +238,43 @@ def test_transforms_inside(case, transform):
         assert_close(a, b)
 
 
+MORE = {
+    "vjp": lambda f: lambda x: vjp(f, x)[1](torch.tensor(1.5, dtype=x.dtype))[0],
+    "jacfwd": jacfwd,
+    "jacrev_of_grad": lambda f: jacrev(grad(f)),
+    "vmap": lambda f: lambda x: (
+        vmap(f, chunk_size=2)(torch.stack([x, x + 1, x + 2])),
+        vmap(f, -1)(torch.stack([x, x + 1], -1)),
+        vmap(vmap(f))(torch.stack([x, x + 1])[None]),
+    ),
+    "grad_and_value": grad_and_value,
+    "checkpoint": lambda f: lambda x: checkpoint(f, x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("transform", MORE.values(), ids=MORE.keys())
+def test_more_transforms_inside(transform):
+    """Of three kinds of ops in one graph. Dynamo takes no `linearize` and no `functionalize`, of any operation."""
+    cases = every_op.args[1][::3]
+    rest, weights = [c.inputs(N, M)[1:] for c in cases], [c.weights(N, M) for c in cases]
+
+    def of(functions):
+        def energy(x):
+            terms = zip(functions, rest, weights, strict=True)
+            return sum((f(x, *others, IDX, M).sin() * w).sum() for f, others, w in terms)
+
+        return transform(energy)
+
+    x = cases[0].inputs(N, M)[0]
+    ours, theirs = leaves([x, x]) if transform is MORE["checkpoint"] else (x, x)
+    found = compiled(of([getattr(segment_ops, c.op.name) for c in cases]))(ours)
+    expected = of([getattr(compositions, c.op.name) for c in cases])(theirs)
+    for a, b in zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]:
+        assert_close(a, b)
+    if ours.requires_grad:
+        assert_close(torch.autograd.grad(found, ours), torch.autograd.grad(expected, theirs))
+
+
 @every_op
 def test_vmap_over_indices_inside(case):
     inputs = case.inputs(N, M)
@@ -285,6 +327,51 @@ def test_forces_inside_loss_outside(case):
     b.backward()
     for x, y in zip(ours, theirs, strict=True):
         assert_close(x.grad, y.grad)
+
+
+FORCES = {
+    "of an intermediate": lambda e: lambda x: (y := x * 1.5, torch.autograd.grad(e(y), y, create_graph=True)[0])[1],
+    "and a product with the Hessian": lambda e: lambda x: torch.autograd.grad(
+        torch.autograd.grad(e(x), x, create_graph=True)[0].sin().sum(), x, create_graph=True
+    )[0],
+    "without a graph": lambda e: lambda x: (y := e(x), torch.autograd.grad(y, x)[0] + y.detach())[1],
+}
+
+
+@needs_traced_grad
+@pytest.mark.parametrize("way", FORCES.values(), ids=FORCES.keys())
+def test_autograd_inside(way):
+    """What the guide says that torch can: three kinds of ops in one energy."""
+    x = torch.randn(N, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def of(ops):
+        def energy(x):
+            scaled = ops.segmented_mul(x, ops.segmented_rms_norm(x, IDX, M), IDX, M)
+            return ops.segmented_dot(scaled, x.sin(), IDX, M).square().sum()
+
+        return way(energy)
+
+    ours, theirs = leaves([x, x])
+    with torch._dynamo.config.patch(trace_autograd_ops=True):
+        found = compiled(of(segment_ops))(ours)
+    expected = of(compositions)(theirs)
+    assert_close(found, expected)
+    assert expected.abs().max() > 1e-3 and found.requires_grad == (way is not FORCES["without a graph"])
+    if found.requires_grad:
+        w = x.cos()
+        assert_close(torch.autograd.grad(found, ours, w)[0], torch.autograd.grad(expected, theirs, w)[0])
+
+
+@needs_traced_grad
+def test_autograd_inside_without_the_switch():
+    """An error that names it."""
+    x = torch.ones(N, requires_grad=True)
+
+    def forces(x):
+        return torch.autograd.grad(segment_ops.segmented_sum(x**2, IDX, M).sum(), x, create_graph=True)[0]
+
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="trace_autograd_ops"):
+        compiled(forces)(x)
 
 
 @every_op

@@ -197,7 +197,7 @@ def test_look_by_torch(monkeypatch):
         for dtype in INDEX_DTYPES:
             idx = torch.tensor(values, dtype=dtype)
             in_order, first, last = _index._ends(idx)
-            assert _index._valid(idx, 4) == (in_order and first >= 0 and last < 4)
+            assert _index._valid(idx, 4)[0] == (in_order and first >= 0 and last < 4)
             assert last == values[-1]
 
 

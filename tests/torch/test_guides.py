@@ -97,6 +97,7 @@ def test_digests_for_the_gpu_are_those_of_the_engine(monkeypatch):
     assert [key for key, value in found.items() if known[key] != value] == []
 
 
+@pytest.mark.skipif(torch.__version__ < "2.9", reason="torch 2.8 does not trace autograd.grad")
 def test_torch_guide_runs(tmp_path):
     """As a program of its own: Dynamo looks globals up in the module's namespace."""
     program = tmp_path / "guide.py"

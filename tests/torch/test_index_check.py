@@ -182,6 +182,12 @@ def test_invalidate(n):
     nt.invalidate(index(n))  # never seen: nothing to forget
 
 
+def test_invalidate_of_no_tensor():
+    for thing in (None, [0, 1], np.zeros(3, np.int32)):
+        with pytest.raises(TypeError, match="invalidate.*idx.*Tensor"):
+            nt.invalidate(thing)
+
+
 def test_views_have_their_own_verdict():
     idx = index(LONG)
     call(idx)
@@ -439,6 +445,67 @@ def test_one_index_in_many_threads():
     for t in threads:
         t.join()
     assert not wrong, wrong[0]
+
+
+# ------------------------------------------------------------------ under torch.func
+def of_both(x, idx):
+    return (segmented_sum(x, idx, 4) ** 2).sum()
+
+
+TRANSFORMS = {
+    "grad": torch.func.grad,
+    "hessian": torch.func.hessian,
+    "grad_of_grad": lambda f: torch.func.grad(lambda x, idx: torch.func.grad(f)(x, idx).sum()),
+    "vjp": lambda f: lambda x, idx: torch.func.vjp(lambda x: f(x, idx), x)[1](torch.tensor(1.0)),
+    "jvp": lambda f: lambda x, idx: torch.func.jvp(lambda x: f(x, idx), (x,), (x,)),
+    "vmap_of_grad": lambda f: torch.func.vmap(torch.func.grad(f), (0, None)),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("transform", TRANSFORMS.values(), ids=TRANSFORMS.keys())
+def test_an_index_that_a_transform_wraps(n, dtype, transform):
+    """`grad(f)(x, idx)` wraps idx as it wraps x; its values are at hand all the same."""
+    if n == LONG and transform is torch.func.hessian:
+        n = 600  # beyond what is looked at without remembering
+    x = torch.ones(2, n) if transform is TRANSFORMS["vmap_of_grad"] else torch.ones(n)
+    idx = index(n, dtype=dtype)
+    run = transform(of_both)
+    run(x, idx)
+    strided = torch.stack([idx, idx.flip(0)], 1)[:, 0]
+    run(x, strided)
+    strided[0] = 3
+    idx[0] = 3
+    for bad in (idx, strided):
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"sorted.*idx\[1\] = 0"):
+                run(x, bad)
+    idx[0] = 0
+    run(x, idx)
+    idx.numpy()[-1] = 4
+    nt.invalidate(idx)
+    with pytest.raises(ValueError, match="range"):
+        run(x, idx)
+
+
+def test_a_batch_of_indices_is_not_looked_at():
+    """Under vmap over idx there is no single idx: padding is padding there, also below grad."""
+    indices = torch.tensor([[0, 0, 1], [1, 4, -1]])
+    gradient = torch.func.vmap(torch.func.grad(of_both), (None, 0))(torch.ones(3), indices)
+    assert gradient.tolist() == [[4.0, 4.0, 2.0], [2.0, 0.0, 0.0]]
+
+
+@BOTH
+def test_an_index_with_a_pending_negation(n):
+    """A flag of a view, not memory. torch itself makes them of real numbers only, but for a private function."""
+    idx = index(n)
+    x = torch.arange(1.0, n + 1)
+    for run in (of_both, torch.func.grad(of_both)):
+        for _ in range(2):
+            assert torch.equal(run(x, torch._neg_view(-idx)), run(x, idx))
+    with pytest.raises(ValueError, match="negative"):
+        of_both(x, torch._neg_view(idx))
 
 
 # ------------------------------------------------------------------ where nothing is checked

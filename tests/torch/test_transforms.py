@@ -16,6 +16,7 @@ from torch.autograd import forward_ad as fw
 from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 from torch_battery import DTYPES, assert_close, derivatives, every_op, make_index, over, random_cotangents, same_bits
 
@@ -456,6 +457,32 @@ def test_checkpoint(case, reentrant):
 
 
 @every_op
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoint_over_a_double_backward(case, reentrant):
+    """Forces inside what is checkpointed; and, where torch can, a double backward through the checkpoint."""
+
+    def run(f, wrap):
+        def forces(*a):
+            return sum((g.sin() * s).sum() for g, s in zip(second(*a), _seeds(a), strict=True))
+
+        def second(*a):
+            with torch.enable_grad():
+                return torch.autograd.grad(f(*a), a, create_graph=True)
+
+        inputs = requiring_grad(data(case))
+        wrap(forces, *inputs).backward()
+        found = [a.grad for a in inputs]
+        if not reentrant:
+            inputs = requiring_grad(data(case))
+            grads = torch.autograd.grad(wrap(f, *inputs), inputs, create_graph=True)
+            found += torch.autograd.grad(sum(g.sin().sum() for g in grads), inputs)
+        return found
+
+    ours, theirs = losses(case)
+    compare(run(ours, lambda f, *a: checkpoint(f, *a, use_reentrant=reentrant)), run(theirs, lambda f, *a: f(*a)))
+
+
+@every_op
 def test_saved_tensor_hooks(case):
     packed = []
 
@@ -531,6 +558,45 @@ def test_anomaly_mode_and_profiler(case):
         assert all(map(same_bits, run(), expected))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         assert all(map(same_bits, run(), expected))
+
+
+@every_op
+def test_profiler_shows_the_operations(case):
+    """By name: calls without gradients, with them, and the backward."""
+    inputs = requiring_grad(data(case))
+    fixed = data(case)
+    case(*fixed, IDX, M)
+    full = f"{NAMESPACE}::{case.op.name}"
+    for activity in ({}, {"record_shapes": True}):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **activity) as seen:
+            case(*fixed, IDX, M)
+        assert [e.name for e in seen.events() if e.name.startswith(NAMESPACE)] == [full]
+    with torch.autograd.profiler.profile() as seen:
+        out = case(*inputs, IDX, M)
+        torch.autograd.grad(out, inputs, torch.ones_like(out))
+    names = [e.name for e in seen.function_events if e.name.startswith(NAMESPACE)]
+    assert full in names and len(names) > 1
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as after:
+        pass
+    assert not [e for e in after.events() if e.name.startswith(NAMESPACE)]
+
+
+@every_op
+def test_deterministic_mode(case):
+    """Nothing of ours is refused in it, and nothing changes."""
+
+    def run():
+        inputs = requiring_grad(data(case))
+        out = case(*inputs, IDX, M)
+        grads = torch.autograd.grad(out.pow(2).sum(), inputs, create_graph=True)
+        return [out.detach(), *torch.autograd.grad(sum(g.pow(2).sum() for g in grads), inputs)]
+
+    expected = run()
+    torch.use_deterministic_algorithms(True)  # fills new memory with NaN, too
+    try:
+        assert all(map(same_bits, run(), expected))
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 @every_op
@@ -660,6 +726,41 @@ def test_dispatch_subclass(case):
     compare([h.b for h in both], run(case.composed, requiring_grad(second), IDX))
 
 
+class Logging(torch.Tensor):
+    """A wrapper without memory of its own, which notes what it is asked and asks what it wraps."""
+
+    log: list = []
+
+    @staticmethod
+    def __new__(cls, elem):
+        return torch.Tensor._make_wrapper_subclass(cls, elem.shape, strides=elem.stride(), dtype=elem.dtype)
+
+    def __init__(self, elem):
+        self.elem = elem
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        cls.log.append(str(function))
+        args = tree_map_only(cls, lambda t: t.elem, args)
+        return tree_map_only(torch.Tensor, cls, function(*args, **(kwargs or {})))
+
+
+@every_op
+def test_logging_subclass(case):
+    w = case.weights(N, M)
+
+    def run(f, wrap):
+        leaves = [wrap(a).requires_grad_() for a in data(case)]
+        out = f(*leaves, wrap(IDX), M)
+        return [out, *torch.autograd.grad(out, leaves, wrap(w))]
+
+    Logging.log.clear()
+    found = run(case, Logging)
+    assert all(type(a) is Logging for a in found)
+    assert sum(name.startswith(NAMESPACE + ".segmented_") for name in Logging.log) >= 2, Logging.log
+    compare([a.elem for a in found], run(case.composed, lambda a: a))
+
+
 # ------------------------------------------------------------------ tracers
 @every_op
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
@@ -676,10 +777,12 @@ def test_make_fx(case, mode, pre_dispatch):
 @every_op
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_make_fx_of_derivatives(case, order):
+    w = case.weights(N, M)
+
     def of(f):
         def function(idx, *inputs):
             leaves = [a.detach().requires_grad_() for a in inputs]
-            y = (f(*leaves, idx, M).sin() * case.weights(N, M)).sum()
+            y = (f(*leaves, idx, M).sin() * w).sum()
             for k in range(order):
                 grads = torch.autograd.grad(y, leaves, create_graph=k + 1 < order)
                 y = sum((g * s).sum() for g, s in zip(grads, _seeds(grads), strict=True))
@@ -692,6 +795,29 @@ def test_make_fx_of_derivatives(case, order):
     for mode in ("fake", "symbolic") if order < 3 else ("symbolic",):
         graph = make_fx(of(case), tracing_mode=mode, _allow_non_fake_inputs=True)(IDX, *inputs)
         compare(graph(IDX, *other), of(case.composed)(IDX, *other))
+
+
+@every_op
+def test_make_fx_then_compile(case, fresh_dynamo):
+    """Energy and forces traced into one graph, which is then compiled: no autograd is left in it."""
+    w = case.weights(N, M)
+
+    def of(f):
+        def energy_and_forces(idx, *inputs):
+            leaves = [a.detach().requires_grad_() for a in inputs]
+            energy = (f(*leaves, idx, M).sin() * w).sum()
+            return [energy.detach(), *torch.autograd.grad(energy, leaves)]
+
+        return energy_and_forces
+
+    inputs = data(case)
+    graph = make_fx(of(case), tracing_mode="symbolic", _allow_non_fake_inputs=True)(IDX, *inputs)
+    program = torch.compile(graph, fullgraph=True, backend="aot_eager")
+    for change in (0.5, 0.0):
+        other = [a + change for a in inputs]
+        expected = of(case.composed)(OTHER, *other)
+        compare(program(OTHER, *other), expected)
+        assert all(e.abs().max() > 0 for e in expected)
 
 
 @every_op
@@ -752,6 +878,31 @@ def test_export(case, strict, fresh_dynamo):
     for p in (program, program.run_decompositions(), torch.export.load(buffer)):
         short = [a[:5] if k.kind == "element" else a for a, k in zip(inputs, case.op.args, strict=True)]
         compare(p.module()(IDX[:5], *short), case.composed(*[a * 2 for a in short], IDX[:5], M))
+
+
+@every_op
+def test_export_of_any_number_of_segments(case, fresh_dynamo):
+    """Dynamic N and M; energy and forces in the exported program's own backward."""
+
+    class Module(torch.nn.Module):
+        def forward(self, idx, like, *arrays):
+            return case(*[a * 2 for a in arrays], idx, like.shape[0])
+
+    n, m = torch.export.Dim("n", min=2), torch.export.Dim("m", min=2)
+    dims = tuple({0: n if a.kind == "element" else m} for a in case.op.args)
+    program = torch.export.export(Module(), (IDX, torch.zeros(M), *data(case)), dynamic_shapes=({0: n}, {0: m}, dims))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    loaded = torch.export.load(buffer).module()
+    for lengths in ((3, 0, 2), (1, 1, 0, 4, 2, 0, 6)):
+        idx = make_index(lengths)
+        inputs = case.inputs(len(idx), len(lengths))
+        ours, theirs = requiring_grad(inputs), requiring_grad(inputs)
+        w = case.weights(len(idx), len(lengths))
+        a = loaded(idx, torch.zeros(len(lengths)), *ours)
+        b = case.composed(*[x * 2 for x in theirs], idx, len(lengths))
+        compare([a, *torch.autograd.grad(a, ours, w)], [b, *torch.autograd.grad(b, theirs, w)])
 
 
 @every_op

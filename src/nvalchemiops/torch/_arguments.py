@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _shapes
 from ..algebra import Operand, Operation
-from ._compat import is_dynamo_compiling
+from ._compat import check_value, is_dynamo_compiling
 
 # The dtypes of the data, and in which each keeps by-products: 1 / (out count) is often no number of half precision.
 KEPT = {
@@ -35,7 +35,7 @@ def segments(name: str, num_segments: Any) -> Any:
     """num_segments as an int (or SymInt)."""
     if isinstance(num_segments, torch.SymInt) or is_dynamo_compiling() and type(num_segments) is int:
         # perhaps known at run time only, so no branch on it
-        torch._check_value(num_segments >= 0, lambda: f"{name}: num_segments must not be negative")
+        check_value(num_segments >= 0, f"{name}: num_segments must not be negative")
         return num_segments
     if isinstance(num_segments, Tensor) and num_segments.device.type not in ("cpu", "meta"):
         raise TypeError(
@@ -53,9 +53,13 @@ def check(name: str, op: Operation, labels: Sequence[str], tensors: Sequence[Any
     for label, tensor in zip((*labels, "idx"), (*tensors, idx), strict=True):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name}: {label} must be a torch.Tensor, got {type(tensor).__name__}")
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            kind = "a nested tensor" if tensor.is_nested else f"one of layout {tensor.layout}: pass {label}.to_dense()"
+            raise ValueError(f"{name}: {label} must be a dense tensor, got {kind}")
     m = segments(name, num_segments)
     x = tensors[0]
-    _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "idx.to(torch.int32)")
+    promotion = f"Convert one, as in {labels[-1]}.to({labels[0]}.dtype), also under autocast."
+    _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "idx.to(torch.int32)", promotion)
     # M = 0 only with N = 0; not asked where m may be known at run time only.
     if not is_dynamo_compiling() and isinstance(m, int) and m == 0 and idx.shape[0] != 0:
         raise ValueError(f"{name}: num_segments is 0, so no idx is in range, but there are {idx.shape[0]} elements")

@@ -9,32 +9,57 @@ sends every call to the dispatcher, which is slower and always right.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from typing import Any
 
 import torch
 from torch.autograd import Function, forward_ad
 
+_lost: list[str] = []
 
-def find(*paths: str) -> Any:
-    """The first of these attributes of torch that exists, or None."""
+
+def find(*paths: str, lost: str = "") -> Any:
+    """The first of these attributes of torch that exists, or None; `lost` says what is lost without them."""
     for path in paths:
         found: Any = torch
         for name in path.split("."):
             found = getattr(found, name, None)
         if found is not None:
             return found
+    if lost:
+        _lost.append(f"torch.{paths[0]} ({lost})")
     return None
 
 
+SLOW = "every call goes through the dispatcher"
+
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-dispatch_modes = find("_C._len_torch_dispatch_stack") or (lambda: 1)
-functorch_active = find("_C._are_functorch_transforms_active", "_C._functorch.peek_interpreter_stack") or (
-    lambda: True
+_traces_messages = torch.__version__ >= "2.13"  # 2.8 does not
+
+
+def check_value(condition: Any, message: str) -> None:
+    """Raise ValueError unless the condition holds, which may be known at run time only."""
+    if _traces_messages or not is_dynamo_compiling():
+        torch._check_value(condition, lambda: message)
+    else:
+        torch._check_value(condition)
+
+
+# ---- what the fast route asks
+
+dispatch_modes = find("_C._len_torch_dispatch_stack", lost=SLOW) or (lambda: 1)
+functorch_active = find(
+    "_C._are_functorch_transforms_active", "_C._functorch.peek_interpreter_stack", lost=SLOW
+) or (lambda: True)
+tracing = find("_C._get_tracing_state") or (lambda: torch.jit.is_tracing() or None)
+profiling = find("_C._autograd._profiler_enabled", lost="a profiler does not name calls without gradients") or (
+    lambda: False
 )
-tracing = find("_C._get_tracing_state") or (lambda: None)
-_function_modes = find("_C._len_torch_function_stack")
-_function_mode_at = find("_C._get_function_stack_at")
+_function_modes = find("_C._len_torch_function_stack", lost=SLOW)
+count_function_modes = _function_modes or (lambda: 1)
+_function_mode_at = find("_C._get_function_stack_at", lost="slow under torch.set_default_device")
 
 
 def function_modes() -> bool:
@@ -44,9 +69,8 @@ def function_modes() -> bool:
     return any(type(_function_mode_at(i)).__name__ != "DeviceContext" for i in range(_function_modes()))
 
 
-count_function_modes = _function_modes or (lambda: 1)
-
 if not hasattr(forward_ad, "_current_level"):
+    _lost.append(f"torch.autograd.forward_ad._current_level ({SLOW}, compositions in compiled graphs)")
 
     class forward_ad:  # type: ignore[no-redef]  # noqa: N801
         _current_level = 0
@@ -54,19 +78,42 @@ if not hasattr(forward_ad, "_current_level"):
         make_dual = staticmethod(forward_ad.make_dual)
 
 
+# ---- functorch's wrappers
+
+_is_grad_wrapper = find("_C._functorch.is_gradtrackingtensor", lost="an idx that torch.func wraps is not checked")
+_unwrap = find("_C._functorch.get_unwrapped", lost="an idx that torch.func wraps is not checked")
+
+
+def concrete(tensor: Any) -> Any:
+    """What the levels of grad, vjp and jvp have wrapped; a batch of vmap stays what it is.
+
+    `torch.func.grad(f)(x, idx)` wraps idx, too, though it is not differentiated.
+    """
+    if _is_grad_wrapper is not None and _unwrap is not None:
+        while _is_grad_wrapper(tensor):
+            tensor = _unwrap(tensor)
+    return tensor
+
+
 # ---- lowering one level, from inside an Autograd kernel of the dispatcher
 
 below_autograd = find("_C._AutoDispatchBelowAutograd")
-_set_forward_grad = find("autograd.forward_ad._set_fwd_grad_enabled")
-_interpreter_stack = find("_C._functorch.get_interpreter_stack")
-_peek_interpreter = find("_C._functorch.peek_interpreter_stack")
+if below_autograd is None:  # what it is made of
+    _autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
+    below_autograd = functools.partial(torch._C._ExcludeDispatchKeyGuard, _autograd)
+
+# Without these, all of functorch's levels are taken for forward-mode ones, which `unpack_dual` then sorts out.
 _JVP = find("_C._functorch.TransformType.Jvp")
+_interpreter_stack = find("_C._functorch.get_interpreter_stack") if _JVP is not None else None
+_peek_interpreter = find("_C._functorch.peek_interpreter_stack") if _JVP is not None else None
 
 # A ctx-style Function inside one functorch level: since torch 2.14 Function.apply refuses it there,
 # and _SingleLevelFunction, which Function is made of, does not.
-OneLevelFunction = find("autograd.function._SingleLevelFunction")
-single_level = find("_functorch.autograd_function.enable_single_level_autograd_function")
-if OneLevelFunction is None or single_level is None:
+_COMPOSED = "derivatives under torch.func are compositions of torch's operations"
+OneLevelFunction = find("autograd.function._SingleLevelFunction", lost=_COMPOSED)
+single_level = find("_functorch.autograd_function.enable_single_level_autograd_function", lost=_COMPOSED)
+_set_forward_grad = find("autograd.forward_ad._set_fwd_grad_enabled", "_C._set_fwd_grad_enabled", lost=_COMPOSED)
+if OneLevelFunction is None or single_level is None or _set_forward_grad is None:
     OneLevelFunction, single_level = Function, None
 
 
@@ -78,9 +125,7 @@ class LowerFunctorch:
     """
 
     def __enter__(self) -> None:
-        self.contexts = [torch.enable_grad(), below_autograd()]
-        if _set_forward_grad is not None:
-            self.contexts.insert(1, _set_forward_grad(True))
+        self.contexts = [torch.enable_grad(), _set_forward_grad(True), below_autograd()]
         for context in self.contexts:
             context.__enter__()
 
@@ -114,3 +159,10 @@ def innermost_is_forward_mode() -> bool:
 def fast_apply(cls: Any) -> Any:
     """The C-level `apply`, past the Python in Function.apply."""
     return getattr(super(Function, cls), "apply", None) or cls.apply if issubclass(cls, Function) else cls.apply
+
+
+if _lost:
+    warnings.warn(
+        f"nvalchemiops.torch: this torch lacks {'; '.join(_lost)}. Results are right, but for what the brackets say.",
+        stacklevel=1,
+    )

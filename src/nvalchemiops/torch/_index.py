@@ -155,20 +155,23 @@ class _Memory:
         }
 
 
-def _valid(idx: Tensor, m: int) -> bool:
-    """Whether idx on the CPU is sorted with values in [0, m)."""
-    n, pointer = idx.shape[0], idx.data_ptr()
-    if not idx.is_contiguous():
-        values = np.ascontiguousarray(_Memory(idx))
-        pointer = values.ctypes.data
-    wide = 1 if idx.dtype is torch.int64 else 0
-    return native.load().check(pointer, n, m, wide | native.threads(n) << 8) < 0
+def _numbers(idx: Tensor) -> np.ndarray:
+    """The values of an idx on the CPU; a negation may be pending."""
+    values = np.asarray(_Memory(idx))
+    return -values if idx.is_neg() else values
 
 
-def _last(idx: Tensor) -> int:
-    integer = ctypes.c_int64 if idx.dtype is torch.int64 else ctypes.c_int32
-    offset = (idx.shape[0] - 1) * idx.stride(0) * idx.element_size()
-    return integer.from_address(idx.data_ptr() + offset).value
+def _valid(idx: Tensor, m: int) -> tuple[bool, int]:
+    """Whether idx on the CPU is sorted with values in [0, m), and its last value."""
+    n, wide = idx.shape[0], idx.dtype is torch.int64
+    if idx.is_contiguous() and not idx.is_neg():
+        integer = ctypes.c_int64 if wide else ctypes.c_int32
+        pointer = idx.data_ptr()
+        last = integer.from_address(pointer + (n - 1) * idx.element_size()).value
+    else:
+        values = np.ascontiguousarray(_numbers(idx))
+        pointer, last = values.ctypes.data, int(values[-1])
+    return native.load().check(pointer, n, m, int(wide) | native.threads(n) << 8) < 0, last
 
 
 def _ends(idx: Tensor) -> tuple[bool, int, int]:
@@ -188,8 +191,6 @@ def check(op: str, idx: Tensor, m: int) -> None:
         return
     if not idx.numel():
         return
-    if idx.is_neg():
-        raise ValueError(_PENDING.format(op))
     tracked = not idx.is_inference()  # an inference tensor has no version counter
     if tracked:
         version, pointer = idx._version, idx.data_ptr()  # before looking
@@ -204,7 +205,7 @@ def _look(idx: Tensor, m: int) -> tuple[bool, int]:
     """Whether idx is sorted with values in [0, m), and its last value."""
     if idx.is_cpu:
         try:
-            return _valid(idx, m), _last(idx)
+            return _valid(idx, m)
         except native.NativeBuildError:
             pass
     in_order, first, last = _ends(idx)
@@ -222,15 +223,10 @@ def _remember(idx: Tensor, version: int, pointer: int, last: int) -> None:
     verdicts[key] = (weakref.ref(idx, forget), version, pointer, last)
 
 
-_PENDING = "{}: idx is a view with a pending negation: pass idx.resolve_neg()"
-
-
 def explain(op: str, idx: Tensor, m: int) -> str:
     """What is wrong with an idx that failed the check."""
     idx = concrete(idx)
-    if idx.is_neg():
-        return _PENDING.format(op)
-    values = np.asarray(_Memory(idx if idx.is_cpu else idx.detach().cpu()))
+    values = _numbers(idx if idx.is_cpu else idx.detach().cpu())
 
     def first(wrong: np.ndarray) -> int | None:
         return int(wrong.argmax()) if wrong.any() else None

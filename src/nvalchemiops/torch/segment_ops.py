@@ -4,7 +4,7 @@
 N elements belong to M segments; `idx` of shape (N,), int32 or int64, sorted, names the segment of each. The
 functions work eagerly, under `torch.compile(fullgraph=True)` and under `torch.func` transforms.
 
-In compiled, exported or traced programs, and where a `torch.func` transform wraps idx, its values are not checked: an
+In compiled, exported or traced programs, and where `vmap` maps over idx, its values are not checked: an
 element whose idx is outside [0, num_segments) belongs to no segment. Reductions ignore it, per-element results and
 gradients are 0 there. Other calls raise instead.
 
