@@ -43,8 +43,8 @@ def use(folder: pathlib.Path) -> None:
     pool = ctypes.CDLL(str(folder / "pool.so"))
     functions = pool.pool_parallel, pool.pool_rank, pool.pool_size
     addresses = tuple(ctypes.cast(function, ctypes.c_void_p).value for function in functions)
-    sys.modules["nvalchemiops.native._build"] = SimpleNamespace(build=build)  # type: ignore[assignment]
-    _threads.pool_addresses = lambda: addresses  # type: ignore[assignment, return-value]
+    sys.modules["nvalchemiops.native._build"] = SimpleNamespace(build=build)
+    _threads.pool_addresses = lambda: addresses
 
 
 def calls(folder: pathlib.Path, seconds: float, sort: bool) -> int:
