@@ -42,9 +42,9 @@ def use(folder: pathlib.Path) -> None:
 
     pool = ctypes.CDLL(str(folder / "pool.so"))
     functions = pool.pool_parallel, pool.pool_rank, pool.pool_size
-    addresses = tuple(ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    parallel, rank, size = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
     sys.modules["nvalchemiops.native._build"] = SimpleNamespace(build=build)
-    _threads.pool_addresses = lambda: addresses
+    _threads.pool_addresses = lambda: (parallel, rank, size)
 
 
 def calls(folder: pathlib.Path, seconds: float, sort: bool) -> int:
@@ -88,11 +88,11 @@ def calls(folder: pathlib.Path, seconds: float, sort: bool) -> int:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case["sources", folder]:
+        case ["sources", folder]:
             sources(pathlib.Path(folder))
-        case["calls", folder, seconds, *sort]:
+        case ["calls", folder, seconds, *sort]:
             sys.exit(calls(pathlib.Path(folder), float(seconds), bool(sort)))
-        case["tests", folder, *arguments]:
+        case ["tests", folder, *arguments]:
             import pytest
 
             use(pathlib.Path(folder))

@@ -25,7 +25,7 @@ DTYPES = FULL | HALF
 GUARD = 16
 exact = np.longdouble
 LIBC = ctypes.CDLL(None, use_errno=True)
-slow = pytest.mark.skipif("NVALCHEMIOPS_TEST_SLOW" not in os.environ, reason="minutes: NVALCHEMIOPS_TEST_SLOW=1 runs it")
+slow = pytest.mark.skipif("NVALCHEMIOPS_TEST_SLOW" not in os.environ, reason="slow: NVALCHEMIOPS_TEST_SLOW=1")
 
 
 @dataclass(frozen=True)
@@ -292,9 +292,7 @@ def make_inputs(name, dtype, n, m, k, j, seed=0):
     return {key: np.asarray(draw(shape(spec, n, m, k, j)), kind(spec, dtype, False)) for key, spec in inputs}
 
 
-def call(
-    name, inputs, idx, m, k, j=1, *, threads=1, check=False, narrow_at=False, want=None, place=None, poison=0xA5
-):
+def call(name, inputs, idx, m, k, j=1, *, threads=1, check=False, narrow_at=False, want=None, place=None, poison=0xA5):
     """Outputs by name. `want`: which of the optional outputs, default all; `place`: makes the copies to be passed."""
     o = (OPS | MAXIMA)[name]
     dtype = next(iter(inputs.values())).dtype.type

@@ -75,12 +75,15 @@ def test_a_read_only_cache_that_has_the_code(tmp_path):
 def test_a_cache_that_is_deleted_while_the_process_runs(tmp_path):
     """What is loaded goes on working; what is not yet, is compiled into a new one."""
     cache = tmp_path / "cache"
-    program = PROGRAM + f"""
+    program = (
+        PROGRAM
+        + f"""
     import shutil
     print(product())
     shutil.rmtree({str(cache)!r})
     print(product(), product("f16", np.float16))
     """
+    )
     assert python(program + REPORT, WARP_CACHE_PATH=cache) == ["True", "True True", "True"]
     assert list(cache.rglob("*half_second*.o"))
 
@@ -91,7 +94,9 @@ def test_home_unset():
 
 def test_two_processes_with_many_threads_call_first_at_once(tmp_path):
     """Each compiles once, and one of the two keeps its result."""
-    program = PROGRAM + """
+    program = (
+        PROGRAM
+        + """
     import threading
     from nvalchemiops.native import _build
     compile, compiled, right = _build.build, [], []
@@ -103,7 +108,9 @@ def test_two_processes_with_many_threads_call_first_at_once(tmp_path):
     [w.start() for w in workers]
     [w.join() for w in workers]
     print(len(right), all(right), len(compiled))
-    """ + REPORT
+    """
+        + REPORT
+    )
     processes = [start(program, WARP_CACHE_PATH=tmp_path) for _ in range(2)]
     assert [finish(process) for process in processes] == [["8 True 1", "True"]] * 2
     assert len(list(tmp_path.rglob("*.o"))) == 1
