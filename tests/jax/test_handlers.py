@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FFI handlers themselves: errors, XLA's thread pool, what a compiled program consists of."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -98,6 +99,33 @@ def test_concurrent_calls_share_the_pool():
     [w.start() for w in workers]
     [w.join(timeout=120) for w in workers]
     assert not wrong and not any(w.is_alive() for w in workers)
+
+
+def busy_ticks():
+    """Processor time of each thread of this process."""
+    found = {}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found[task.name] = int((task / "stat").read_text().rsplit(")", 1)[1].split()[11])
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="Linux, two cores")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_long_calls_run_on_several_threads(dtype):
+    n = 2_000_000
+    idx = index([n // 200] * 200)
+    run = jax.jit(lambda x: segmented_sum(x, idx, 200))
+    x = jnp.ones(n, dtype)
+    run(x).block_until_ready()
+    before = busy_ticks()
+    for _ in range(20):
+        for _ in range(100):
+            run(x).block_until_ready()
+        used = {task: ticks - before.get(task, 0) for task, ticks in busy_ticks().items()}
+        if sorted(used.values())[-2] >= 5:
+            return
+    raise AssertionError(f"ticks of the threads: {used}")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="taskset")

@@ -394,6 +394,18 @@ def test_index_of_a_subclass():
     raises(idx, match="sorted")
 
 
+def test_swapped_with_another():
+    """torch swaps no tensor that has a weak reference, as the verdict holds one; `invalidate` lets go of it."""
+    idx, other = index(LONG), index(LONG).flip(0)
+    call(idx)
+    with pytest.raises(RuntimeError, match="weakref"):
+        torch.utils.swap_tensors(idx, other)
+    nt.invalidate(idx)
+    torch.utils.swap_tensors(idx, other)
+    raises(idx, match="sorted")
+    call(other)
+
+
 def test_moved_to_shared_memory():
     idx = index(LONG)
     call(idx)
