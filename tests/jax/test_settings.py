@@ -10,6 +10,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import checkify
 from jax_battery import argnums, assert_close, cases, index
+from pages import LARGE, needs_linux, prefers_large
 
 from nvalchemiops.jax.segment_ops import segmented_mul, segmented_rms_norm, segmented_sum
 
@@ -127,3 +128,15 @@ def test_weak_types_in_a_carry(weak):
     assert out.tolist() == [128, 128, 16, 0]
     tangent = jax.jvp(lambda x: jax.lax.scan(step, x, None, length=2)[0], (start,), (start,))[1]
     assert tangent.tolist() == [512, 512, 64, 0]
+
+
+@needs_linux
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_large_results_prefer_large_pages(dtype):
+    """Fresh memory costs a quarter in them."""
+    width, size = 64, np.dtype(dtype).itemsize
+    n = LARGE // width // size
+    idx, x, y = jnp.zeros(n, jnp.int32), jnp.ones((n, width), dtype), jnp.ones(1, dtype)
+    out = jax.jit(segmented_mul, static_argnums=3)(x, y, idx, 1).block_until_ready()
+    found = [prefers_large(a.unsafe_buffer_pointer() + n * width * size // 2) for a in (out, x)]
+    assert found == [True, False]

@@ -11,9 +11,11 @@ import itertools
 import pytest
 import torch
 from oracles import OPS
+from pages import LARGE, needs_linux, prefers_large
 from torch_battery import Case, every_op, random_cotangents
 
 from nvalchemiops.torch import _fast
+from nvalchemiops.torch.segment_ops import segmented_mul, segmented_sum
 
 M = 10_000
 
@@ -139,3 +141,24 @@ def test_what_is_kept_for_the_backward(case):
         else:
             expected = {0, "idx", "by-product"}
         assert found == expected and len(kept) == len(found), (needs, found)
+
+
+@needs_linux
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float64, 8), (torch.bfloat16, 2)], ids=str)
+def test_large_results_and_gradients_prefer_large_pages(dtype, size, fast):
+    """Fresh memory costs a quarter in them."""
+    width = 64
+
+    def arrays(n):
+        idx, y = torch.zeros(n, dtype=torch.int32), torch.ones(1, dtype=dtype)
+        x = torch.ones(n, width, dtype=dtype, requires_grad=True)
+        (gradient,) = torch.autograd.grad(segmented_sum(x, idx, 1), x, torch.ones(1, width, dtype=dtype))
+        return segmented_mul(x, y, idx, 1), gradient, x
+
+    arrays(1)  # the first call finds the engine
+    n = LARGE // width // size
+    with contextlib.nullcontext() if fast else torch.profiler.profile():
+        out, gradient, x = arrays(n)
+    middle = n * width * size // 2
+    assert [prefers_large(t.data_ptr() + middle) for t in (out, gradient, x)] == [True, True, False]

@@ -63,9 +63,17 @@ def addresses(table: str, defines: dict[str, str] | None = None) -> dict[str, in
     pool = _threads.pool_addresses()
     if pool is not None:
         prototype(COMMON["configure"])(rows["configure"])(*pool)
+    use_large_pages(rows)
     if _builtin.AVAILABLE:
         prototype(COMMON["attach"])(rows["attach"])(_builtin.interpreter())
     return rows
+
+
+def use_large_pages(rows: dict[str, int]) -> None:
+    """Tell a table where the C library's `madvise` is (`pages.h`)."""
+    if sys.platform == "linux":
+        madvise = ctypes.cast(ctypes.CDLL(None).madvise, ctypes.c_void_p).value
+        prototype(COMMON["pages"])(rows["pages"])(madvise)
 
 
 def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, Any]:

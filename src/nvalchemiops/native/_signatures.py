@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from ..algebra import OPERATIONS, Operand
 
-# In every table: the thread pool, and the way in for Python built-ins (`enter` is called by the interpreter only).
-COMMON = {"configure": "parallel rank size", "attach": "interpreter", "enter": "self args count"}
+# In every table: the thread pool, the way in for Python built-ins (`enter` is called by the interpreter only), and what
+# asks for large pages.
+PAGES = {"pages": "madvise"}
+COMMON = {"configure": "parallel rank size", "attach": "interpreter", "enter": "self args count"} | PAGES
 
 UNTYPED: dict[str, dict[str, str]] = {
     "core": {
@@ -85,7 +87,8 @@ def exports(table: str) -> list[tuple[str, str, str]]:
     """
     if table.startswith("xla_"):
         typed = exports(table.removeprefix("xla_"))
-        return [(name, f"seg::xla::handler<&{function}>", "frame") for name, function, _ in typed if "<" in function]
+        handlers = [(name, f"seg::xla::handler<&{f}>", "frame") for name, f, _ in typed if "<" in f]
+        return [(name, f"seg::{name}", arguments) for name, arguments in PAGES.items()] + handlers
     half = table.startswith("half_")
     untyped = COMMON if half else COMMON | UNTYPED[table]
     rows = [(name, f"seg::{name}", arguments) for name, arguments in untyped.items()]

@@ -7,7 +7,7 @@ that calls it.
 
 from __future__ import annotations
 
-from ._engine import _lock, _notice
+from ._engine import _lock, _notice, use_large_pages
 from ._signatures import HALF, TYPED, exports
 from ._threads import PAYS_FROM
 
@@ -30,4 +30,7 @@ def handlers(table: str) -> dict[str, int]:
     table = "xla_" + table
     with _lock, _notice(f"nvalchemiops: compiling the CPU engine ({table}) with Warp; its kernel cache keeps it"):
         addresses = build(table, {"SEG_PAYS_FROM": str(PAYS_FROM)})
-    return {name: address for (name, _, _), address in zip(exports(table), addresses, strict=True)}
+    rows = {name: address for (name, _, _), address in zip(exports(table), addresses, strict=True)}
+    use_large_pages(rows)
+    del rows["pages"]
+    return rows

@@ -8,6 +8,7 @@
 // so no question here needs an answer but yes or no.
 #pragma once
 #include "builtin.h"
+#include "pages.h"
 
 namespace seg { namespace {
 
@@ -95,6 +96,7 @@ struct Exchanged {
 };
 // The numbers of dtypes here; those below DTYPES are of data.
 enum { LONG_INT = DTYPES, SHORT_INT, OTHER };
+constexpr i64 SIZES[OTHER] = {4, 8, 2, 2, 8, 4};
 SEG_INLINE int dtype_of(const Exchanged& x) {
   if (x.lanes != 1) return OTHER;
   if (x.code == 2) return x.bits == 32 ? 0 : x.bits == 64 ? 1 : x.bits == 16 ? 2 : OTHER;
@@ -234,6 +236,12 @@ void* allocate(const Operation& op, const Array& s, const Tensor& like, void* n,
   return python->call_method(w.new_empty, args, count, dtype == like.dtype ? nullptr : w.dtype_only);
 }
 
+i64 bytes(const Operation& op, const Array& s, int data, i64 n, i64 m, const Extents& e) {
+  i64 scalars = s.lead == 'n' ? n : m;
+  for (int d = 0; d < 2 && s.trail[d]; d++) scalars *= e.size[s.trail[d] == 'j'];
+  return scalars * SIZES[op.world->dtype_of(s, data)];
+}
+
 // The result, or null. `decided`: all questions were answered, so an error then is the call's own.
 void* plain_call(const Route& r, void* const* args, i64 count, bool& decided) {
   const Operation& op = *r.op;
@@ -291,6 +299,7 @@ void* plain_call(const Route& r, void* const* args, i64 count, bool& decided) {
     if (op.out[k].kind >= 0) {
       outs[k] = allocate(op, op.out[k], t[0], n_object.p, m_object, e);
       if (!outs[k].p || !number(method(outs[k].p, w.data_ptr), a[given])) return nullptr;
+      prefer_large_pages((void*)a[given], bytes(op, op.out[k], dtype, n, m, e));
     }
     given++;
   }

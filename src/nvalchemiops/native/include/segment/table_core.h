@@ -4,6 +4,7 @@
 #include "call.h"
 #include "columns.h"
 #include "count.h"
+#include "pages.h"
 #include "tiers.h"
 
 namespace seg { namespace {

@@ -5,6 +5,7 @@
 #include "each.h"
 #include "matvec.h"
 #include "norm_max.h"
+#include "pages.h"
 #include "tiers.h"
 
 namespace seg { namespace {

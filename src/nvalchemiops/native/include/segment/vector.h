@@ -140,28 +140,26 @@ SEG_INLINE void pack(void* to, i16 v, u16 bits) {
 #endif
 }
 // Lanes k[0] .. k[7] of v, each k below 8.
-SEG_INLINE f8 permute(f8 v, i8 k) {
-#ifdef __AVX2__
-  return (f8)__builtin_ia32_permvarsf256(v, k);
-#else
-  SEG_ALIGNED float from[8], to[8];
+template <class T, class V> SEG_INLINE V permute_portably(V v, i8 k) {
+  SEG_ALIGNED T from[8], to[8];
   SEG_ALIGNED i32 at[8];
   store(from, v);
   store(at, k);
   for (int j = 0; j < 8; j++) to[j] = from[at[j] & 7];
-  return load<f8>(to);
+  return load<V>(to);
+}
+SEG_INLINE f8 permute(f8 v, i8 k) {
+#ifdef __AVX2__
+  return (f8)__builtin_ia32_permvarsf256(v, k);
+#else
+  return permute_portably<float>(v, k);
 #endif
 }
 SEG_INLINE d8 permute(d8 v, i8 k) {
 #ifdef __AVX512F__
   return (d8)__builtin_ia32_permvardf512(v, __builtin_convertvector(k, l8));
 #else
-  SEG_ALIGNED double from[8], to[8];
-  SEG_ALIGNED i32 at[8];
-  store(from, v);
-  store(at, k);
-  for (int j = 0; j < 8; j++) to[j] = from[at[j] & 7];
-  return load<d8>(to);
+  return permute_portably<double>(v, k);
 #endif
 }
 }}  // namespace seg

@@ -4,6 +4,7 @@
 // null. Its integers, but the mode, are read from the shapes of those buffers, so that one program serves all sizes: the
 // attribute `sizes` says where. 8 b + d is dimension d of buffer b; for d > 0, those that follow belong to it, too.
 #pragma once
+#include "pages.h"
 #include "xla_pool.h"
 
 namespace seg { namespace xla { namespace {
@@ -14,6 +15,12 @@ template <> struct Holds<double> { static bool type(Type t) { return t == F64; }
 template <> struct Holds<i32> { static bool type(Type t) { return t == S32; } };
 template <> struct Holds<void> { static bool type(Type t) { return t == S32 || t == S64; } };
 template <class P> struct Holds<const P> : Holds<P> {};
+
+SEG_INLINE i64 scalars(const Buffer* b, i64 from) {   // of dimension `from` and those that follow
+  i64 product = 1;
+  for (i64 d = from; d < b->rank; d++) product *= b->dims[d];
+  return product;
+}
 
 // Hands out the arguments of a call one after the other.
 struct Reader {
@@ -35,10 +42,7 @@ struct Reader {
       wrong = "nvalchemiops: the attribute sizes does not fit the buffers";
       return 0;
     }
-    if (d == 0) return b->dims[0];
-    i64 product = 1;
-    for (i64 i = d; i < b->rank; i++) product *= b->dims[i];
-    return product;
+    return d == 0 ? b->dims[0] : scalars(b, d);
   }
   template <class A> A next() {
     if constexpr (__is_pointer(A)) return take((A)nullptr);
@@ -51,6 +55,7 @@ struct Reader {
       wrong = "nvalchemiops: an operand or a result has another type than the handler";
     if constexpr (__is_same(P, const void)) mode |= b->type == S64 ? 1 : 4;   // idx, or the maxima of a derivative
     if constexpr (__is_same(P, void)) mode = b->type == S32 ? mode | 4 : mode & ~4;   // the maxima
+    else if constexpr (!__is_const(P)) prefer_large_pages(b->data, (u64)scalars(b, 0) * sizeof(P));
     return (P*)b->data;
   }
 };
