@@ -66,10 +66,12 @@ def check(
         raise ValueError(f"{name}: idx must be int32 or int64, got {idx.dtype}. Convert it with {cure}.")
     if len(idx.shape) != 1:
         raise ValueError(f"{name}: idx must be 1-D, one segment number an element, got shape {tuple(idx.shape)}")
-    _shapes(name, op, list(zip(op.operands, labels, [tuple(a.shape) for a in arrays], strict=True)), idx, m)
+    check_shapes(name, op, labels, arrays, idx, m)
 
 
-def _shapes(name: str, op: Operation, given: Sequence[Any], idx: Any, m: Any) -> None:
+def check_shapes(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any], idx: Any, m: Any) -> None:
+    """Raise ValueError for a shape that does not fit the operation, the 1-D idx and the number of segments."""
+    given = list(zip(op.operands, labels, [tuple(a.shape) for a in arrays], strict=True))
     for operand, label, shape in given:
         dims = (operand.lead.upper(), *(t.upper() for t in operand.trail))
         if op.matrices or not operand.trail:

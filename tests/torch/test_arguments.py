@@ -9,6 +9,8 @@ import torch
 from oracles import OPS
 from torch_battery import LENGTHS, assert_within, every_op, every_op_and_dtype, same_bits
 
+from nvalchemiops.algebra import OPERATIONS
+
 N, M = 11, 5  # LENGTHS["mixed"], one empty segment
 
 
@@ -365,3 +367,39 @@ def test_every_op_has_a_docstring_and_the_published_names(op):
     assert op.name in segment_ops.__all__
     assert [*inspect.signature(function).parameters] == [*(a.name for a in op.args), "idx", "num_segments"]
     assert all(word in function.__doc__ for word in ("Parameters", "Returns", "Examples", "sorted"))
+
+
+# ------------------------------------------------------------------ the dispatcher's operations
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_of_the_dispatcher_read_nothing_that_is_not_there(name):
+    """Each operand, idx and number of segments that does not fit is refused, on any device, by its name."""
+    op, full = OPERATIONS[name], "segmented_" + name
+    target = getattr(torch.ops.nvalchemiops, full)
+    sizes = {"n": N, "m": M, "k": 3, "j": 2}
+    good = {
+        o.name: torch.zeros(
+            [sizes[d] for d in (o.lead, *o.trail)], dtype=getattr(torch, "int64" if o.dtype else "float32")
+        )
+        for o in op.operands
+    }
+    idx = torch.zeros(N, dtype=torch.int32)
+    target(*good.values(), idx, M)
+
+    def refused(label, tensors, idx=idx, m=M):
+        for device in ("cpu", "meta"):
+            with pytest.raises(ValueError, match=rf"{full}: .*\b{label}\b"):
+                target(*(t.to(device) for t in tensors.values()), idx.to(device), m)
+
+    bound = set()
+    for o in op.operands:
+        label, array = o.name, good[o.name]
+        others = [array[:-1], array.new_zeros(()), array.to(torch.int16)]
+        if op.matrices or not o.trail:
+            others += [array[0], array[..., None]]
+        others += [array.narrow(1 + d, 0, 1) for d, letter in enumerate(o.trail) if letter in bound]
+        bound.update(o.trail)
+        for other in others:
+            refused(label, good | {label: other})
+    for other in (idx[:-1], idx[:, None], idx.to(torch.int16)):
+        if len(other) == N or any(o.lead == "n" for o in op.operands):
+            refused("idx", good, other)

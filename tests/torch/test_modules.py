@@ -128,3 +128,15 @@ def test_functional_call(case):
 
     for ours, theirs in zip(run(case), run(case.composed), strict=True):
         assert_close(ours, theirs)
+
+
+def test_a_symbolic_trace_calls_the_public_functions():
+    """`torch.fx.symbolic_trace` calls a module with proxies, which record functions of torch, and ours."""
+    module = Readout([0, 0, 1, 2, 2])
+    graph = torch.fx.symbolic_trace(module)
+    ours = [n.target for n in graph.graph.nodes if getattr(n.target, "__module__", "") == segment_ops.__name__]
+    assert [f.__name__ for f in ours] == ["segmented_rms_norm", "segmented_mul", "segmented_sum"]
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
+    assert all(map(same_bits, outcome(graph, x), outcome(module, x)))
+    traced = torch.compile(graph, fullgraph=True, backend="aot_eager")
+    assert_close(traced(x), module(x))

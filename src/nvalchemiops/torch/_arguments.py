@@ -31,6 +31,11 @@ def dtype_of(operand: Operand, dtype: torch.dtype) -> torch.dtype:
     return KEPT[dtype] if operand.by_product else dtype
 
 
+def stands_in(argument: Any) -> bool:
+    """Whether it is no tensor, but says what functions of torch do with it, as the proxies of `torch.fx` do."""
+    return not isinstance(argument, Tensor) and hasattr(type(argument), "__torch_function__")
+
+
 def segments(name: str, num_segments: Any) -> Any:
     """num_segments as an int (or SymInt)."""
     if isinstance(num_segments, torch.SymInt) or is_dynamo_compiling() and type(num_segments) is int:

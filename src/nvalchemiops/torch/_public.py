@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from ..algebra import OPERATIONS
 from . import _arguments, _compat, _compose, _fast, _index, _routes
 
@@ -17,6 +19,11 @@ def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
 
     def general(*args: Any) -> Any:
         *tensors, idx, m = args
+        if any(map(_arguments.stands_in, (*tensors, idx))):
+            from . import segment_ops  # imports this module
+
+            found = torch.overrides.handle_torch_function(getattr(segment_ops, full), args, *args)
+            return found if len(op.results) == 1 else (found,)
         m = _arguments.check(full, op, labels, tensors, idx, m)
         if _compat.is_dynamo_compiling():
             if _compat.forward_ad._current_level >= 0:

@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
+from .. import _shapes
 from ..algebra import OPERATIONS, Operation
 from . import _autograd, _fast, _vmap
 from ._arguments import FLOATS, KEPT, dtype_of
@@ -62,12 +63,8 @@ def _check_shapes(op: Operation, args: tuple[Any, ...]) -> None:
         raise ValueError(f"{name}: idx must be 1-D int32 or int64, got {idx.dtype} {tuple(idx.shape)}")
     if tensors[0].dtype not in KEPT:
         raise ValueError(f"{name}: {op.operands[0].name} must be {FLOATS}, got {tensors[0].dtype}")
-    dims = op.dims([t.shape for t in tensors])
-    lead = {"n": idx.shape[0], "m": m}
+    _shapes.check_shapes(name, op, [o.name for o in op.operands], tensors, idx, m)
     for operand, tensor in zip(op.operands, tensors, strict=True):
-        shape = (lead[operand.lead], *(d for t in operand.trail for d in dims[t]))
-        if tensor.dim() != len(shape) or any(a != b for a, b in zip(tensor.shape, shape, strict=True)):
-            raise ValueError(f"{name}: {operand.name} must have shape {shape}, got {tuple(tensor.shape)}")
         dtype = dtype_of(operand, tensors[0].dtype)
         if tensor.dtype != dtype:
             raise ValueError(f"{name}: {operand.name} must be {dtype}, got {tensor.dtype}")
