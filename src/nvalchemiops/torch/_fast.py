@@ -156,6 +156,17 @@ def _operation(name: str) -> _Operation:
     )
 
 
+def unless_it_fails(find: Callable[[], Any], instead: Callable[[], Any]) -> Any:
+    """What `find` gets from the engine; where that cannot be built, what stands in for it, and a warning."""
+    try:
+        return find()
+    except native.NativeBuildError as error:
+        from . import _substitute  # imports Warp
+
+        _substitute.warn(str(error))
+        return instead()
+
+
 def know(name: str, dtype: torch.dtype, address: int) -> None:
     """From now on the fast route takes operation `name` on data of `dtype`: the engine's function is there."""
     _operation(name).function[_DATA.index(dtype)] = address
@@ -217,15 +228,11 @@ def _route(name: str, *args: Any, **fields: Any) -> _Route:
 def _later(native_name: str, arguments: str, target: ctypes.Structure, general: Callable[..., Any]) -> Any:
     """A function that becomes the built-in `native_name` on `target` at its first call, which compiles it."""
 
-    def first(*args: Any) -> Any:
-        names["_fast"] = general
-        if AVAILABLE:
-            try:
-                names["_fast"] = bound(native_name, native.load().address(native_name), target)
-            except native.NativeBuildError as error:
-                from . import _substitute
+    def find() -> Any:
+        return bound(native_name, native.load().address(native_name), target)
 
-                _substitute.warn(str(error))
+    def first(*args: Any) -> Any:
+        names["_fast"] = unless_it_fails(find, lambda: general) if AVAILABLE else general
         return names["_fast"](*args)
 
     # Python, since Dynamo follows nothing else; written out, so that arguments are not packed and unpacked.

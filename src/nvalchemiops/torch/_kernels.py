@@ -29,15 +29,17 @@ _SCRATCH = {"i32": torch.int32, "f64": torch.float64}
 def _resolve(name: str, dtype: torch.dtype) -> Any:
     """The engine's function for an operation, or what stands in for it."""
     native_name = name + SUFFIXES[dtype]
-    try:
-        found = getattr(native.load(), native_name)
-        _fast.know(name, dtype, native.load().address(native_name))
-    except native.NativeBuildError as error:
-        from . import _substitute
 
-        _substitute.warn(str(error))
-        found = _substitute.function(name, dtype)
-    FUNCTIONS[name][dtype] = found
+    def find() -> Any:
+        _fast.know(name, dtype, native.load().address(native_name))
+        return getattr(native.load(), native_name)
+
+    def substitute() -> Any:
+        from . import _substitute  # imports Warp
+
+        return _substitute.function(name, dtype)
+
+    found = FUNCTIONS[name][dtype] = _fast.unless_it_fails(find, substitute)
     return found
 
 
