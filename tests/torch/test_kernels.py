@@ -184,3 +184,25 @@ def test_a_profiler_shows_the_operation(name):
     counts = {e.key: e.count for e in profile.key_averages()}
     assert counts[f"nvalchemiops::segmented_{name}"] >= 2
     assert any("Backward" in key and "Segmented" in key for key in counts)
+
+
+def test_an_interrupted_first_compile_is_tried_again(monkeypatch):
+    """The slow route is for a build that failed, which is said, and for nothing else."""
+    engine, calls = _fast.native.load(), []
+    address = engine.address
+
+    def interrupted(name):
+        calls.append(name)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return address(name)
+
+    monkeypatch.setitem(engine.__dict__, "address", interrupted)
+    kernel = _fast.kernel("sum", general=lambda *args: pytest.fail("the general route"))
+    x = torch.ones(N, 3)
+    _kernels.KERNELS["sum"](x, index(), M)  # finds the engine's function
+    calls.clear()
+    with pytest.raises(KeyboardInterrupt):
+        kernel(x, index(), M)
+    assert same_bits(kernel(x, index(), M), _kernels.KERNELS["sum"](x, index(), M))
+    assert calls == ["plain", "plain"]

@@ -157,7 +157,7 @@ def innermost_is_forward_mode() -> bool:
 
 
 def fast_apply(cls: Any) -> Any:
-    """The C-level `apply`, past the Python in Function.apply; the engine's way to the backward, past that in its node."""
+    """The C-level `apply`, past the Python in Function.apply; the backward likewise, past that in its node."""
     node = getattr(cls, "_backward_cls", None)
     if node is not None:
         node.apply = cls.backward
