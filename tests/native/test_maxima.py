@@ -65,3 +65,23 @@ def test_derivatives(k, suffix):
             np.testing.assert_allclose(first["gx"], gx, rtol=bound, atol=bound)
             np.testing.assert_allclose(second["gg"], gg, rtol=bound, atol=bound)
             np.testing.assert_allclose(second["gx"], gx2, rtol=bound, atol=bound * np.abs(gx2).max())
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("k", [1, 2, 3, 4, 7, 8, 9, 31, 64, 65, 200, 4096, 4097, 300_000])
+def test_a_row_is_added_as_a_segment_is(k, suffix):
+    """The largest norm of a segment of one row is its rms norm, bit for bit, wherever the row is."""
+    n = min(600, 3_000_000 // k)
+    r = np.random.default_rng(k)
+    x = (r.standard_normal((n, k)) * 10.0 ** r.integers(-3, 4, (n, k))).astype(DTYPES[suffix])
+    x[n // 2, k // 2] = np.nan
+    idx = np.arange(n, dtype=np.int32)
+
+    def norms(name, x, idx, threads=1):
+        found = call(name, {"x": x}, idx, len(x), k, threads=threads)
+        return found["out"].astype(np.float64)  # NaN is equal to itself there
+
+    for threads in (1, 3):
+        np.testing.assert_array_equal(norms("max_norm", x, idx, threads), norms("rms_norm", x, idx))
+    np.testing.assert_array_equal(norms("max_norm", x[-1:], idx[:1]), norms("rms_norm", x, idx)[-1:])
+    assert call("max_norm", {"x": x}, np.zeros(n, np.int32), 1, k)["at"] == n // 2

@@ -104,6 +104,18 @@ def test_bits_of_the_engine(name, dtype, route):
             assert identical(run(*arrays, idx, len(lengths)), expected), (lengths, extent)
 
 
+@both
+@pytest.mark.parametrize("dtype", DTYPES + HALF)
+@pytest.mark.parametrize("width", (4, 9, 70, 200, 4200))
+def test_bits_of_wide_rows(width, dtype, route):
+    """A row's squares are added as a segment's are: by lanes, blocks and supers."""
+    idx = make_index((2, 0, 3, 1))
+    for name in ("max_norm", "max_norm_backward"):
+        arrays = operands(name, len(idx), 4, ((width,), ()), dtype, idx)
+        expected = _kernels.KERNELS[name](*arrays, idx, 4)
+        assert identical(_cuda.kernel(name)(*arrays, idx, 4), expected), name
+
+
 @every_operation
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 def test_both_widths_of_idx_and_padding(name, index_dtype):

@@ -163,17 +163,6 @@ def add_scalar(hi: wp.float64, lo: wp.float64, v: wp.float64, columns: int):
 
 
 @wp.func
-def row_square(x: wp.array2d(dtype=Any), i: int):
-    """||x[i]||^2"""
-    hi = wp.float64(0.0)
-    lo = wp.float64(0.0)
-    for d in range(x.shape[1]):
-        v = load(x, i, d)
-        hi, lo = add_scalar(hi, lo, v * v, x.shape[1])
-    return total(hi, lo)
-
-
-@wp.func
 def run_end(idx: wp.array(dtype=Any), i: int, n: int):
     """First position after i whose segment is not idx[i]: look near, gallop, bisect."""
     s = idx[i]

@@ -10,7 +10,8 @@ from typing import Any
 import warp as wp
 
 from ._registry import KEPT, family
-from ._rule import add_scalar, load, rounded, row_square, total
+from ._rule import add_scalar, load, rounded, total
+from .reduce import row_square
 
 A = wp.array2d(dtype=Any)
 D = wp.array(dtype=wp.float64)

@@ -36,7 +36,6 @@ from ._rule import (
     pair,
     plus,
     rounded,
-    row_square,
     run_end,
     run_start,
     super_size,
@@ -266,9 +265,9 @@ def clamped(s: Any, m: int):
     return int(wp.clamp(s, type(s)(-1), type(s)(m)))
 
 
-def _serial(term: Any, V: Any, S: Any, I: Any) -> Any:  # noqa: E741
+def _unit(term: Any, V: Any, S: Any) -> Any:
+    """A super of a term by one thread."""
     _at, lane, accumulate = _functions(term, V, 1, S)
-    store, store_empty = _store(S, V is wp.vec2d)
     missing = MISSING[V]
 
     @wp.func
@@ -312,6 +311,37 @@ def _serial(term: Any, V: Any, S: Any, I: Any) -> Any:  # noqa: E741
                 lo1 = lo
             k = k + 1
         return pair(hi, lo, 0)
+
+    return unit
+
+
+def _row_square(S: Any, row_square: Any) -> Any:
+    """`row_square` for one more type: Warp takes a function as an overload of a local one of its name."""
+    unit = _unit(dot_term, wp.float64, S)
+
+    @wp.func  # type: ignore[no-redef]
+    def row_square(x: A2(S), i: int):
+        """||x[i]||^2: the scalars of a row are added as a segment's are."""
+        k = x.shape[1]
+        size = super_size(k)
+        v = unit(x, x, x, x, i, 0, wp.min(size, k), 1, k, 1, 0, 0)
+        first = size
+        while first < k:
+            v = add_super(v, unit(x, x, x, x, i, first, wp.min(first + size, k), 1, k, 1, 0, 0))
+            first = first + size
+        return total(v[0], v[1])
+
+    return row_square
+
+
+row_square: Any = None
+for _scalar in KEPT:
+    row_square = _row_square(_scalar, row_square)
+
+
+def _serial(term: Any, V: Any, S: Any, I: Any) -> Any:  # noqa: E741
+    unit = _unit(term, V, S)
+    store, store_empty = _store(S, V is wp.vec2d)
 
     def reduce(
         x: A2(S), y: A2(S), u: A2(S), w: A2(S), idx: wp.array(dtype=I), n: int, m: int, span: int, per: int,

@@ -1,11 +1,11 @@
 // The largest norm of a segment, and where it is.
 //
-// Squared norms are compared in float64, added over k in ascending order (by TwoSum for k > 3). The first NaN wins, else the largest, the
-// first of equals. Maxima of supers are joined in order, so the verdict is that of one pass from left to right.
+// Squared norms are compared in float64; the squares in a row are added as if they were a segment. The first NaN wins,
+// else the largest, the first of equals. Maxima of supers are joined in order, so the verdict is that of one pass from
+// left to right.
 // The derivatives live at the argmax alone: x / ||x|| there, 0 everywhere else and where the norm is 0.
 #pragma once
-#include "output.h"
-#include "reduce.h"
+#include "tiers.h"
 
 namespace seg { namespace {
 #pragma clang fp contract(off)
@@ -23,10 +23,24 @@ template <class F> SEG_INLINE double row_sum(i64 k, const F& term) {
   return (hi + (lo == lo ? lo : 0)) + 0.0;    // see `total`
 }
 template <class T> SEG_INLINE double square_norm(const T* x, i64 k) {
-  return row_sum(k, [=](i64 q) { return (double)x[q] * (double)x[q]; });
+  if (k > 3) return segment<1>(Products<T, 1>{x, x}, 0, k, k)[0];
+  return row_sum(k, [=](i64 q) { return (double)x[q] * (double)x[q]; });   // the same bits
 }
-// Squared norms of the n elements from i on; q has room for n rounded up to eight.
+// Squared norms of the n elements from i on, at most so many as a list has runs; q has room for n rounded up to eight.
 template <class T> void square_norms(const T* x, i64 k, i64 i, i64 n, double* q) {
+  if (k > 1 && k != 3 && k < (1 << 30) / RUNS) {
+    Runs rows;
+    rows.base = rows.origin = 0;
+    for (i64 e = 0; e < n; e++) {
+      rows.start[e] = (u32)(e * k);
+      rows.size[e] = (i32)k;
+      rows.seg[e] = (i32)e;
+    }
+    Out<T> to = sums<T>(nullptr, n, 1);
+    to.wide = q;
+    short_runs<1>(Products<T, 1>{x + i * k, x + i * k}, rows, (int)n, to, 0, n * k);
+    return;
+  }
   i64 e = 0;
   if (k == 1) {
     for (; e + 8 <= n; e += 8) {
