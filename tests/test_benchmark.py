@@ -202,3 +202,19 @@ def test_report_keeps_what_is_written_by_hand(tmp_path, monkeypatch):
     assert "| 5 | sum | second | float32 | 3 | 10000 |" in once and once.count("old") == 1
     report.main([str(document)])
     assert document.read_text() == once
+
+
+def test_report_compares_two_measurements(tmp_path, monkeypatch):
+    """Cells that both have, by N: the means of both, and between which ratios eight of ten cells lie."""
+    monkeypatch.chdir(tmp_path)
+    first = [row("sum", "forward", 10_000, m, 1.0, 2.0, 1) for m in range(1, 12)]
+    second = [r | {"speedup": str(0.1 * k)} for k, r in enumerate(first[:-1], start=1)]
+    for name, rows in (("first.csv", first), ("second.csv", second)):
+        with open(name, "w", newline="") as stream:
+            writer = csv.DictWriter(stream, benchmark.COLUMNS)
+            writer.writeheader()
+            writer.writerows(rows)
+    document = pathlib.Path("document.md")
+    document.write_text("<!-- table first.csv again second.csv -->\n<!-- end -->\n")
+    report.main([str(document)])
+    assert "| 10,000 | 10 | 2.00 | 0.45 | 0.06 | 0.28 | 0.49 |" in document.read_text()

@@ -103,6 +103,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", default="", help="operations, separated by commas")
     parser.add_argument("--sizes", default="", help="values of N, separated by commas")
     parser.add_argument("--dtypes", default="float32,float64", help="separated by commas")
+    parser.add_argument("--cpu-flags", help='of the engine; --cpu-flags="-target-cpu x86-64-v3" is AVX2')
     parser.add_argument("--out", type=pathlib.Path, help="default: out/<framework>_<device>_<set>.csv")
     parser.add_argument("--plot", action="store_true", help="a heat map beside the CSV")
     options = parser.parse_args(argv)
@@ -117,6 +118,8 @@ def read(path: pathlib.Path) -> list[Row]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = arguments(argv)
+    if options.cpu_flags:
+        wp.config.cpu_compiler_flags = options.cpu_flags
     dtypes, device = options.dtypes.split(","), options.device
     framework = importlib.import_module(f"jobs_{options.framework}")
     everywhere = {

@@ -4,7 +4,8 @@
     python benchmarks/segment_ops/report.py
 
 A table stands between two lines, `<!-- table out/torch_cpu_short.csv -->` and `<!-- end -->`; the first names its
-CSV. What is outside is written by hand and stays, and so does the table of a CSV that is not there.
+CSV. What is outside is written by hand and stays, and so does the table of a CSV that is not there. With
+`<!-- table FIRST again SECOND -->` the table says how far two measurements of the same cells agree.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean
+from statistics import geometric_mean, quantiles
 
 from cells import FEW, SIZES, SKEWED_N, WIDE, WIDE_SCALARS, Row, key, place
 
-TABLE = re.compile(r"(<!-- table (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- table (\S+)(?: again (\S+))? -->\n).*?(<!-- end -->)", re.DOTALL)
 RATIOS = (
     "speedup", "copy_ratio", "graph_speedup", "segment_reduce_speedup", "torch_geometric_speedup",
     "numpy_groupies_speedup",
@@ -184,11 +185,31 @@ def misses(rows: Sequence[Row]) -> Iterator[str]:
                 yield line(number, *cells)
 
 
+def sources(rows: Sequence[Row]) -> str:
+    runs = dict.fromkeys((r["command"], r["machine"]) for r in rows)
+    return "\n".join(f"`{command}`: {machine}." for command, machine in runs)
+
+
 def report(rows: Sequence[Row]) -> str:
-    sources = dict.fromkeys((r["command"], r["machine"]) for r in rows)
-    parts = ["\n".join(f"`{command}`: {machine}." for command, machine in sources)]
-    parts += ["\n".join(table(rows)) for table in (overview, ratios, targets, misses)]
+    parts = [sources(rows), *("\n".join(table(rows)) for table in (overview, ratios, targets))]
+    heading, rule, *lines = misses(rows)
+    if lines:
+        title = f"<details><summary>{len(lines)} misses</summary>"
+        parts += [title, "\n".join([heading, rule, *lines]), "</details>"]
     return "\n" + "\n\n".join(parts) + "\n\n"
+
+
+def repeated(first: Sequence[Row], second: Sequence[Row]) -> str:
+    """Of the cells of two measurements: the speedups of both, and how each cell's second compares with its first."""
+    again = {key(r): float(r["speedup"]) for r in second}
+    lines = list(heading("N", "cells", "first", "second", "second / first: lowest tenth", "median", "highest tenth"))
+    for n in sorted({int(r["total_elements"]) for r in first}):
+        rows = [r for r in first if int(r["total_elements"]) == n and key(r) in again]
+        pairs = [(float(r["speedup"]), again[key(r)]) for r in rows]
+        tenths = quantiles([b / a for a, b in pairs], n=10)
+        means = (f"{geometric_mean(found):.2f}" for found in zip(*pairs, strict=True))
+        lines.append(line(f"{n:,}", len(pairs), *means, *(f"{tenths[k]:.2f}" for k in (0, 4, 8))))
+    return "\n" + "\n\n".join([sources([*first, *second]), "\n".join(lines)]) + "\n\n"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -197,14 +218,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     document = parser.parse_args(argv).document
 
     def rewritten(match: re.Match[str]) -> str:
-        path = pathlib.Path(match[2])
-        if not path.exists():
-            print(f"{path} is not there: its table stays")
-            return match[0]
-        with path.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        print(f"{path}: {len(rows)} cells")
-        return match[1] + report(rows) + match[3]
+        files = []
+        for path in map(pathlib.Path, filter(None, match.group(2, 3))):
+            if not path.exists():
+                print(f"{path} is not there: its table stays")
+                return match[0]
+            with path.open(newline="") as stream:
+                files.append(list(csv.DictReader(stream)))
+            print(f"{path}: {len(files[-1])} cells")
+        return match[1] + (report(*files) if len(files) == 1 else repeated(*files)) + match[4]
 
     document.write_text(TABLE.sub(rewritten, document.read_text()))
 
