@@ -116,6 +116,17 @@ def test_bits_of_wide_rows(width, dtype, route):
         assert identical(_cuda.kernel(name)(*arrays, idx, 4), expected), name
 
 
+@pytest.mark.parametrize("name", ("broadcast", "mul", "sum"))
+def test_more_rows_than_the_kernels_can_take(name):
+    """Nothing of so much memory is touched."""
+    n = 2**31
+    x, y, idx = torch.zeros(1, 1).expand(n, 1), torch.zeros(1), torch.zeros(1, dtype=torch.int32).expand(n)
+    arguments = {"broadcast": (y,), "mul": (x, y), "sum": (x,)}[name]
+    with pytest.raises(ValueError, match="limited to|at most") as caught:
+        _cuda.kernel(name)(*arguments, idx, 1)
+    assert str(n) in str(caught.value)
+
+
 @every_operation
 @pytest.mark.parametrize("index_dtype", INDEX_DTYPES)
 def test_both_widths_of_idx_and_padding(name, index_dtype):
@@ -200,6 +211,10 @@ def test_prepared_launches_are_those_of_warp(monkeypatch):
             assert identical(run(*arrays, idx, 4), prepared)
         assert launched
     assert _packed.supported()
+    for name in ("_context", "_types"):
+        with monkeypatch.context() as patch:
+            patch.setattr(_packed, name, None)
+            assert not _packed.supported()
 
 
 # ------------------------------------------------------------------ idx on a device: the look by torch's operations

@@ -18,10 +18,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import warp as wp
-from warp._src import context as _context
-from warp._src import types as _types
 
 from ._registry import THREADS
+
+try:
+    from warp._src import context as _context
+    from warp._src import types as _types
+except ImportError:
+    _context = _types = None  # type: ignore[assignment]
 
 # How kernels see an array: data, grad, shape, strides, number of dimensions, flags (Warp's array_t).
 _ARRAY = struct.Struct("QQ4i4iHH4x")
@@ -168,8 +172,15 @@ def launch(kernel: wp.Kernel, dim: tuple[int, ...], arguments: list[Any], place:
     stream = place.stream
     if stream is None and device.is_cuda:
         stream = device.stream.cuda_stream
-    values = [a if type(a) is int else ABSENT if a is None else _descriptor(a) for a in arguments]
-    return found.run(dim, values, stream)
+    try:
+        values = [a if type(a) is int else ABSENT if a is None else _descriptor(a) for a in arguments]
+        return found.run(dim, values, stream)
+    except struct.error as error:  # from packing, and from nothing else
+        sizes = [a if type(a) is int else tuple(a.shape) for a in arguments if a is not None]
+        raise ValueError(
+            "Warp's kernels take arrays of at most 2**31 - 1 rows, columns and bytes from one to the next, "
+            f"got {sizes}. Call with fewer elements."
+        ) from error
 
 
 def _descriptor(array: Any) -> bytes:
