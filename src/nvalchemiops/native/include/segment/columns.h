@@ -177,10 +177,11 @@ template <class Term> struct Part {
     for (int g = 0; g < count; g++) to[g] = {folded(hi, g), folded(lo, g)};
   }
   void put(const Out<T>& out, i64 s, const d8* sums, i64 n) const {
-    if (out.plain() && out.finish == SUM && columns == 8) {
+    if (out.plain() && columns == 8) {
       if ((u64)s >= (u64)out.m) return;
       T* const to = out.value + s * out.width;
-      for (int g = 0; g < count; g++) store8(to + column[g], sums[g] + 0.0);
+      const d8 elements = d8{} + out.elements((double)n);
+      for (int g = 0; g < count; g++) store8(to + column[g], finished(out.finish, sums[g] + 0.0, elements));
       return;
     }
     for (int g = 0; g < count; g++) seg::put(out, s, column[g], columns, sums[g] + 0.0, n);

@@ -24,7 +24,8 @@ template <class T> struct Shares {
     const d8 n = d8{} + (double)elements;
     for (i64 c = 0; c < k; c += 8) {
       const i64 at = s * k + c;
-      store8(out + at, load_first(y + at, k - c) / n, k - c);
+      const d8 v = k - c >= 8 ? wide(load8(y + at)) : load_first(y + at, k - c);
+      store8(out + at, v / n, k - c);
     }
   }
   void list(const Runs& r, int count, i64 m) const {
