@@ -37,6 +37,7 @@ template <class S> struct Broadcast : Each {
       i64 j = 0;
       for (; j + 8 <= k; j += 8) store(to + j, load<v8>(from + j));
       if (j < k && k >= 8) store(to + k - 8, load<v8>(from + k - 8));   // the last eight, some of them again
+      else if (k < 8 && (e - i) * k >= 8 && (m - at) * k >= 8) store(to, load<v8>(from));   // the next row follows
       else for (; j < k; j++) to[j] = from[j];
     }
   }

@@ -102,6 +102,7 @@ template <class Op> struct Elementwise : Each {
       const Range range(origin, m);
       if (k == 1) stretch<1>(range, s, b, e);
       else if (k == 3) stretch<3>(range, s, b, e);
+      else if (k < 8) narrow(range, s, b, e);
       else stretch<0>(range, s, b, e);
     });
   }
@@ -132,6 +133,27 @@ template <class Op> struct Elementwise : Each {
       op.coefficients(g, c);
       rows(i, count, g, c);
     }
+  }
+  // Eight elements of k < 8 scalars are k vectors.
+  SEG_NOINLINE void narrow(const Range& range, const i32* s, i64 b, i64 e) const {
+    const Op op = this->op;
+    SEG_ALIGNED i8 owner[8];                  // of each scalar, which of the eight elements has it
+    for (i64 part = 0; part < k; part++)
+      owner[part] = __builtin_convertvector((wide(iota8(8 * (i32)part)) + 0.5) / (double)k, i8);
+    i64 i = b;
+    for (; i + 8 <= e; i += 8) {
+      const Eight g(range, load8(s + (i - b)), s[i - b]);
+      lanes c[Op::C];
+      op.coefficients(g, c);
+      for (i64 part = 0; part < k; part++) {
+        const i64 at = i * k + 8 * part;
+        lanes t[Op::C];
+        for (int q = 0; q < Op::C; q++) t[q] = permute(c[q], owner[part]);
+        const l8 valid = g.inside ? g.valid : (l8)permute((d8)g.valid, owner[part]);
+        store8(op.out + at, masked(eight(op, at, t), g.inside, valid));
+      }
+    }
+    if (i < e) stretch<0>(range, s + (i - b), i, e);
   }
   // Any width, element by element.
   SEG_NOINLINE void rows(i64 i, i64 count, const Eight& g, const lanes* c) const {

@@ -11,6 +11,13 @@ namespace seg { namespace {
 #pragma clang fp contract(off)
 
 struct Largest { double square; i64 at; };
+// Of numbers; Clang's own maxima have an answer for NaN, which takes three times as many instructions.
+SEG_INLINE d8 larger(d8 a, d8 b) { return a > b ? a : b; }
+SEG_INLINE double largest(d8 v) {
+  v = larger(v, __builtin_shufflevector(v, v, 4, 5, 6, 7, 0, 1, 2, 3));
+  v = larger(v, __builtin_shufflevector(v, v, 2, 3, 0, 1, 6, 7, 4, 5));
+  return larger(v, __builtin_shufflevector(v, v, 1, 0, 3, 2, 5, 4, 7, 6))[0];
+}
 SEG_INLINE bool beats(double a, double b) { return a > b || (a != a && b == b); }
 
 // term(0) + ... + term(k - 1), the scalars of one row.
@@ -36,9 +43,7 @@ template <class T> void square_norms(const T* x, i64 k, i64 i, i64 n, double* q)
       rows.size[e] = (i32)k;
       rows.seg[e] = (i32)e;
     }
-    Out<T> to = sums<T>(nullptr, n, 1);
-    to.wide = q;
-    short_runs<1>(Products<T, 1>{x + i * k, x + i * k}, rows, (int)n, to, 0, n * k);
+    short_runs<1>(Products<T, 1>{x + i * k, x + i * k}, rows, (int)n, sums(q, n, 1), 0, n * k);
     return;
   }
   i64 e = 0;
@@ -81,7 +86,7 @@ template <class T> struct NormMax : Reduction {
       const d8 v = exists ? load<d8>(q + e) : d8{} - 1.0;
       const u8 nan = bitmask8(v != v);
       if (e + 8 <= n && !nan && !bitmask8(v > best.square)) continue;   // as a rule, in a long run
-      const double most = nan ? q[e + __builtin_ctz(nan)] : __builtin_reduce_max(v);
+      const double most = nan ? q[e + __builtin_ctz(nan)] : largest(v);
       if (beats(most, best.square)) best = {most, i + e + __builtin_ctz(nan ? nan : bitmask8(v == most))};
     }
   }
@@ -95,29 +100,53 @@ template <class T> struct NormMax : Reduction {
     }
     return best;
   }
-  void set(i64 s, double square, i64 i) const {
+  // The same for at most 8 V squares, without a branch for their number; so many may be read.
+  template <int V> static SEG_INLINE Largest few(const double* q, i64 i, i64 n) {
+    d8 v[V], most = d8{} - 1.0;
+    u32 nan = 0, found = 0;
+    for (int j = 0; j < V; j++) {
+      v[j] = __builtin_convertvector(iota8(8 * j) < (i32)n, l8) ? load<d8>(q + 8 * j) : d8{} - 1.0;
+      nan |= (u32)bitmask8(v[j] != v[j]) << 8 * j;
+      most = larger(most, v[j]);
+    }
+    if (nan) return {q[__builtin_ctz(nan)], i + __builtin_ctz(nan)};
+    const double first = largest(most);
+    for (int j = 0; j < V; j++) found |= (u32)bitmask8(v[j] == first) << 8 * j;
+    return {first, i + __builtin_ctz(found)};
+  }
+  void put_at(i64 s, i64 i) const {
     if ((u64)s >= (u64)m) return;
-    out[s] = (T)__builtin_elementwise_sqrt(square);
     if (narrow) ((i32*)at)[s] = (i32)i;
     else ((i64*)at)[s] = i;
   }
-  void list_of(Runs& r, int count) const {    // squares of many runs at once, then run by run
-    SEG_ALIGNED double q[512 + 8];
+  void set(i64 s, const Largest& best) const {
+    if ((u64)s < (u64)m) out[s] = (T)__builtin_elementwise_sqrt(best.square);
+    put_at(s, best.at);
+  }
+  void list_of(const Runs& r, int count, i64 mine) const {   // squares of many runs at once, roots of eight
+    SEG_ALIGNED double q[512 + 16];
     i64 from = 0, to = 0;
-    for (int c = 0; c < count; c++) {
-      const i64 p = r.start[c], n = r.size[c];
-      Largest best = {-1, 0};
-      if (n > 256) {
-        best = scan(r.base + p, n);
-      } else {
-        if (p + n > to) {
+    i32 longest = 0;
+    for (int c = 0; c < count; c++) longest = r.size[c] > longest ? r.size[c] : longest;
+    for (int g = 0; g < count; g += 8) {
+      const int runs = (int)min(8, count - g);
+      SEG_ALIGNED double square[8] = {};
+      for (int c = g; c < g + runs; c++) {
+        const i64 p = r.start[c], n = r.size[c];
+        Largest best = {-1, 0};
+        if (n <= 256 && p + n > to) {
           from = p;
           to = min(p + 512, r.start[count]);
           square_norms(x, k, r.base + from, to - from, q);
         }
-        compare(best, q + (p - from), r.base + p, n);
+        if (n > 256) best = scan(r.base + p, n);
+        else if (longest <= 8) best = few<1>(q + (p - from), r.base + p, n);
+        else if (n <= 16) best = few<2>(q + (p - from), r.base + p, n);
+        else compare(best, q + (p - from), r.base + p, n);
+        square[c - g] = best.square;
+        put_at((i64)((u64)r.origin + (u64)(i64)r.seg[c]), best.at);
       }
-      set((i64)((u64)r.origin + (u64)(i64)r.seg[c]), best.square, best.at);
+      scatter8(out, m, mine, r.origin, r.seg + g, __builtin_elementwise_sqrt(load<d8>(square)), runs);
     }
   }
 
@@ -129,7 +158,7 @@ template <class T> struct NormMax : Reduction {
     items = 1;
     part_bytes = sizeof(Largest);
     hooks[0] = hooks[1] = nullptr;
-    list = [](const Reduction* r, Runs& runs, int count, i64) { of(r).list_of(runs, count); };
+    list = [](const Reduction* r, Runs& runs, int count, i64 mine) { of(r).list_of(runs, count, mine); };
     Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part) {
       *(Largest*)part = of(r).scan(first, count);
     };
@@ -138,7 +167,7 @@ template <class T> struct NormMax : Reduction {
       Largest best = p[0];
       for (i64 c = 1; c < super_count(n); c++)
         if (beats(p[c].square, best.square)) best = p[c];
-      of(r).set(s, best.square, best.at);
+      of(r).set(s, best);
     };
     zeros = [](const Reduction* r, i64 a, i64 b) {
       const NormMax& c = of(r);

@@ -80,9 +80,9 @@ SEG_NOINLINE void tier(const Term& t, const Runs& r, int k, const Out<T>& out, i
           rows<1, 8>(t, r.start[g + i], i8{} + r.size[g + i], &h[i]);
           rows<1, 8>(t, r.start[g + i] + BLOCK, i8{} + (r.size[g + i] - BLOCK), &v);
           l[i] = d8{};
-          accumulate<T>(h[i], l[i], v);
+          accumulate<typename Term::scalar>(h[i], l[i], v);
         }
-        c = Compensated<T>::yes ? total(fold8(h), fold8(l)) : fold8(h) + 0.0;
+        c = Compensated<typename Term::scalar>::yes ? total(fold8(h), fold8(l)) : fold8(h) + 0.0;
       }
       put8(out, mine, r.origin, r.seg + g, r.size + g, c, k - g < 8 ? k - g : 8);
     }
