@@ -78,6 +78,8 @@ template <class V> SEG_INLINE V thirds(V c, int part) {
   return __builtin_shufflevector(c, c, 5, 5, 6, 6, 6, 7, 7, 7);
 }
 
+constexpr int NARROW = 31;                    // scalars in an element, at most, of which eight elements go together
+
 // What an operation reads, in[0] .. in[IN - 1], writes, and how, is in Op; elements have k scalars.
 template <class Op> struct Elementwise : Each {
   typedef typename Op::lanes lanes;
@@ -98,11 +100,15 @@ template <class Op> struct Elementwise : Each {
     return Op::value(x, c);
   }
   void loop(i64 b, i64 e) const {
-    stretches(idx, b, e, [this](const i32* s, i64 origin, i64 b, i64 e) {
+    SEG_ALIGNED i8 owner[NARROW];             // of each scalar of eight elements, which of them has it
+    const bool narrow = k <= NARROW && k != 1 && k != 3;
+    for (i64 part = 0; narrow && part < k; part++)
+      owner[part] = __builtin_convertvector((wide(iota8(8 * (i32)part)) + 0.5) / (double)k, i8);
+    stretches(idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
       const Range range(origin, m);
       if (k == 1) stretch<1>(range, s, b, e);
       else if (k == 3) stretch<3>(range, s, b, e);
-      else if (k < 8) narrow(range, s, b, e);
+      else if (narrow) vectors(range, owner, s, b, e);
       else stretch<0>(range, s, b, e);
     });
   }
@@ -134,12 +140,9 @@ template <class Op> struct Elementwise : Each {
       rows(i, count, g, c);
     }
   }
-  // Eight elements of k < 8 scalars are k vectors.
-  SEG_NOINLINE void narrow(const Range& range, const i32* s, i64 b, i64 e) const {
+  // Eight elements of k scalars are k vectors.
+  SEG_NOINLINE void vectors(const Range& range, const i8* owner, const i32* s, i64 b, i64 e) const {
     const Op op = this->op;
-    SEG_ALIGNED i8 owner[8];                  // of each scalar, which of the eight elements has it
-    for (i64 part = 0; part < k; part++)
-      owner[part] = __builtin_convertvector((wide(iota8(8 * (i32)part)) + 0.5) / (double)k, i8);
     i64 i = b;
     for (; i + 8 <= e; i += 8) {
       const Eight g(range, load8(s + (i - b)), s[i - b]);
