@@ -69,25 +69,39 @@ template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
       }
     }
   }
+  // What multiplies component q of the vector, for components l, l + 1, ... of the result; lanes past them are arbitrary.
+  SEG_INLINE d8 column(int p, i64 at, i64 l, i64 q) const {
+    const i64 first = at * k * j + (TRANSPOSED ? l * j + q : q * j + l);
+    if (!TRANSPOSED && first + 8 <= m * k * j) return wide(load8(mat[p] + first));
+    return load_first(mat[p] + first, (TRANSPOSED ? k : j) - l, TRANSPOSED ? j : 1);
+  }
   void any(const i32* s, i64 origin, i64 b, i64 e) const {
-    const i64 lanes = TRANSPOSED ? k : j, terms = TRANSPOSED ? j : k;
+    const i64 lanes = TRANSPOSED ? k : j, terms = TRANSPOSED ? j : k, parts = (lanes + 7) / 8;
+    constexpr int COLUMNS = 64;               // of so many, the matrix stays as it is needed
+    SEG_ALIGNED d8 c[P][COLUMNS];
+    const bool holds = parts * terms <= COLUMNS;
+    i64 held = -1;                            // the segment in c
     for (i64 i = b; i < e; i++) {
       const i64 at = (i64)((u64)origin + (u64)(i64)s[i - b]);
       T* const to = out + i * lanes;
       if ((u64)at >= (u64)m) { __builtin_memset(to, 0, (u64)lanes * sizeof(T)); continue; }
-      for (i64 l = 0; l < lanes; l += 8) {
+      if (holds && at != held) {
+        for (int p = 0; p < P; p++)
+          for (i64 a = 0; a < parts; a++)
+            for (i64 q = 0; q < terms; q++) c[p][a * terms + q] = column(p, at, 8 * a, q);
+        held = at;
+      }
+      for (i64 a = 0; a < parts; a++) {
         d8 r = {};
         for (int p = 0; p < P; p++) {
-          const T *a = mat[p] + at * k * j + l * (TRANSPOSED ? j : 1), *x = v[p] + i * terms;
+          const T* const x = v[p] + i * terms;
           d8 sum = {};
-          for (i64 q = 0; q < terms; q++) {
-            const T* const c = a + q * (TRANSPOSED ? 1 : j);
-            sum += (!TRANSPOSED && l + 8 <= lanes ? wide(load8(c)) : load_first(c, lanes - l, TRANSPOSED ? j : 1)) *
-                   (double)x[q];
-          }
+          for (i64 q = 0; q < terms; q++)
+            sum += (holds ? c[p][a * terms + q] : column(p, at, 8 * a, q)) * (double)x[q];
           r = p ? r + sum : sum;
         }
-        store8(to + l, r, lanes - l);
+        if ((e - i) * lanes - 8 * a >= 8) store8(to + 8 * a, r);   // what follows the row comes next
+        else store8(to + 8 * a, r, lanes - 8 * a);
       }
     }
   }
