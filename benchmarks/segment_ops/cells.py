@@ -168,21 +168,24 @@ SKEWED_N = 400_000
 FEW = (1, 6, 24, 10_000)
 WIDE = (32, 34, 35, 36, 128, 1091, 1097)
 WIDE_SCALARS = 3_200_000
+NARROW = (2, 4, 5, 8, 16)
+NARROW_SCALARS = 1_000_000
 LARGE = (3, 64)
 LARGE_SCALARS = 25_600_000  # results of 100 MB: memory that the kernel has to provide anew
 
 
 def skewed(operations: Sequence[str], dtypes: Sequence[str]) -> Grid:
-    """Uneven lengths, few long segments (also in float16), widths that are no multiple of a vector's, large arrays."""
+    """Uneven lengths, few long segments (also in float16), other widths, large arrays."""
     n, orders = SKEWED_N, ORDERS[:2]
     segments = {"power": n // 10, "giant": n // 2, "chunk": 2 * (n // 16384), "tiers": 7 * (n // 259), "gaps": 4 * n}
     for op, order, width, (name, m) in itertools.product(operations, orders, (1, 3), segments.items()):
         yield Cell(op, order, dtypes[0], width, n, m, name)
     for op, order, m, dtype in itertools.product(operations, orders, FEW, (dtypes[0], "float16")):
         yield Cell(op, order, dtype, 3 if op in WITH_ROWS_ONLY else 1, n, m)
-    scalars = dict.fromkeys(WIDE, WIDE_SCALARS) | dict.fromkeys(LARGE, LARGE_SCALARS)
+    scalars = dict.fromkeys(NARROW, NARROW_SCALARS) | dict.fromkeys(WIDE, WIDE_SCALARS)
+    scalars |= dict.fromkeys(LARGE, LARGE_SCALARS)
     for op, order, width in itertools.product(operations, orders, scalars):
-        if op != "matvec" or width == 3:  # else a matrix a segment would be all there is to read
+        if op != "matvec" or width <= 16:  # else a matrix a segment would be all there is to read
             rows = round(scalars[width] / width)
             yield Cell(op, order, dtypes[0], width, rows, max(1, rows // 10))
 
@@ -219,10 +222,10 @@ def place(row: Row, with_length: bool) -> tuple:
         return (1, 0, 0, row["distribution"])
     if n * width >= LARGE_SCALARS - width:
         return (4, width, 0, f"{LARGE_SCALARS / 1e6:.3g} million scalars, width {width}")
-    if width > 3:
-        return (3, width, 0, f"width {width}")
     if n == SKEWED_N:
         return (2, m, 0, f"M = {m:,}")
+    if width not in (1, 3):
+        return (3, width, 0, f"width {width}")
     if not with_length:
         return (0, n, 0, f"N = {n:,}")
     return (0, n, n / m, f"{brief(n)} / {brief(n / m)}")
