@@ -7,15 +7,17 @@ records, calls go through the dispatcher; to measure the fast route, too, that i
 
 import contextlib
 import itertools
+import os
+import sys
 
 import pytest
 import torch
+from native.process import python
 from oracles import OPS
-from pages import LARGE, needs_linux, prefers_large
+from pages import needs_linux
 from torch_battery import Case, every_op, random_cotangents
 
 from nvalchemiops.torch import _fast
-from nvalchemiops.torch.segment_ops import segmented_mul, segmented_sum
 
 M = 10_000
 
@@ -144,21 +146,22 @@ def test_what_is_kept_for_the_backward(case):
 
 
 @needs_linux
-@pytest.mark.parametrize("fast", [True, False])
-@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 4), (torch.float64, 8), (torch.bfloat16, 2)], ids=str)
-def test_large_results_and_gradients_prefer_large_pages(dtype, size, fast):
-    """Fresh memory costs a quarter in them."""
-    width = 64
-
-    def arrays(n):
+def test_large_results_and_gradients_prefer_large_pages():
+    """Fresh memory costs a quarter in them. In a process of its own: NumPy prefers them, too, where it has been."""
+    lines = python("""
+    import contextlib, itertools
+    import torch
+    from pages import LARGE, prefers_large
+    from nvalchemiops.torch.segment_ops import segmented_mul, segmented_sum
+    def arrays(n, dtype):
         idx, y = torch.zeros(n, dtype=torch.int32), torch.ones(1, dtype=dtype)
-        x = torch.ones(n, width, dtype=dtype, requires_grad=True)
-        (gradient,) = torch.autograd.grad(segmented_sum(x, idx, 1), x, torch.ones(1, width, dtype=dtype))
+        x = torch.ones(n, 64, dtype=dtype, requires_grad=True)
+        (gradient,) = torch.autograd.grad(segmented_sum(x, idx, 1), x, torch.ones(1, 64, dtype=dtype))
         return segmented_mul(x, y, idx, 1), gradient, x
-
-    arrays(1)  # the first call finds the engine
-    n = LARGE // width // size
-    with contextlib.nullcontext() if fast else torch.profiler.profile():
-        out, gradient, x = arrays(n)
-    middle = n * width * size // 2
-    assert [prefers_large(t.data_ptr() + middle) for t in (out, gradient, x)] == [True, True, False]
+    for dtype, fast in itertools.product((torch.float32, torch.float64, torch.bfloat16), (True, False)):
+        arrays(1, dtype)  # the first call finds the engine
+        with contextlib.nullcontext() if fast else torch.profiler.profile():
+            found = arrays(LARGE // 64 // dtype.itemsize, dtype)
+        print([prefers_large(t.data_ptr() + LARGE // 2) for t in found])
+    """, PYTHONPATH=os.pathsep.join(sys.path))  # fmt: skip
+    assert lines == ["[True, True, False]"] * 6
