@@ -34,7 +34,9 @@ template <class S> struct Broadcast : Each {
       if (!ok) { __builtin_memset(to, 0, (u64)k * sizeof(T)); continue; }
       const T* const from = y + at * k;
       typedef T v8 __attribute__((vector_size(8 * sizeof(T))));
+      typedef T line __attribute__((vector_size(64)));
       i64 j = 0;
+      for (; j + (i64)(64 / sizeof(T)) <= k; j += 64 / sizeof(T)) store(to + j, load<line>(from + j));
       for (; j + 8 <= k; j += 8) store(to + j, load<v8>(from + j));
       if (j < k && k >= 8) store(to + k - 8, load<v8>(from + k - 8));   // the last eight, some of them again
       else if (k < 8 && (e - i) * k >= 8 && (m - at) * k >= 8) store(to, load<v8>(from));   // the next row follows
