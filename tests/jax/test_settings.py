@@ -135,7 +135,7 @@ def test_weak_types_in_a_carry(weak):
 
 @needs_linux
 def test_large_results_prefer_large_pages():
-    """Fresh memory costs a quarter in them. In a process of its own: NumPy prefers them, too, where it has been."""
+    """Fresh memory costs less in them. In a process of its own: NumPy prefers them, too, where it has been."""
     lines = python("""
     import jax, jax.numpy as jnp
     from pages import LARGE, prefers_large

@@ -147,7 +147,7 @@ def test_what_is_kept_for_the_backward(case):
 
 @needs_linux
 def test_large_results_and_gradients_prefer_large_pages():
-    """Fresh memory costs a quarter in them. In a process of its own: NumPy prefers them, too, where it has been."""
+    """Fresh memory costs less in them. In a process of its own: NumPy prefers them, too, where it has been."""
     lines = python("""
     import contextlib, itertools
     import torch
