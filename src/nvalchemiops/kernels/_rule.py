@@ -36,6 +36,21 @@ def super_size(items: int):
     return size
 
 
+# There may be 2**31 - 4097 items, and supers are powers of two: what is beyond the last item need not fit 32 bits.
+@wp.func
+def ceil_div(a: int, b: int):
+    """a / b, rounded up, for a >= 0 and b > 0."""
+    q = a // b
+    return q + wp.where(q * b < a, 1, 0)
+
+
+@wp.func
+def super_end(number: int, size: int, items: int):
+    """Where a super ends."""
+    first = number * size
+    return first + wp.min(size, items - first)
+
+
 # ------------------------------------------------------------------ lane values
 @wp.func
 def better(a: wp.vec2d, b: wp.vec2d):

@@ -32,12 +32,14 @@ from ._rule import (
     SUPER,
     add_super,
     better,
+    ceil_div,
     load,
     pair,
     plus,
     rounded,
     run_end,
     run_start,
+    super_end,
     super_size,
     total,
     two_sum,
@@ -325,10 +327,8 @@ def _row_square(S: Any, row_square: Any) -> Any:
         k = x.shape[1]
         size = super_size(k)
         v = unit(x, x, x, x, i, 0, wp.min(size, k), 1, k, 1, 0, 0)
-        first = size
-        while first < k:
-            v = add_super(v, unit(x, x, x, x, i, first, wp.min(first + size, k), 1, k, 1, 0, 0))
-            first = first + size
+        for q in range(1, ceil_div(k, size)):
+            v = add_super(v, unit(x, x, x, x, i, q * size, super_end(q, size, k), 1, k, 1, 0, 0))
         return total(v[0], v[1])
 
     return row_square
@@ -366,15 +366,14 @@ def _serial(term: Any, V: Any, S: Any, I: Any) -> Any:  # noqa: E741
             if s >= I(0) and s < I(m):
                 items = (end - start) * per
                 size = super_size(items)
-                k = ((i - start) * per + size - 1) // size * size
                 limit = wp.min((e - start) * per, items)
-                while k < limit:
-                    v = unit(x, y, u, w, start, k, wp.min(k + size, items), rows, flat, near, c, j)
+                for q in range(ceil_div((i - start) * per, size), ceil_div(limit, size)):
+                    k = q * size
+                    v = unit(x, y, u, w, start, k, super_end(q, size, items), rows, flat, near, c, j)
                     if items <= size:
                         store(mode, int(s), c, v, end - start, out, aux, inv, wide, counts)
                     else:
-                        part[(start * per + k) // SUPER * 2 + wp.min(k, 1), c] = v
-                    k = k + size
+                        part[(start * per + k) // SUPER * 2 + wp.min(q, 1), c] = v
             if end == n and gaps == 1:
                 for e1 in range(clamped(s, m) + 1, m):
                     store_empty(mode, e1, c, out, aux, inv, wide, counts)
@@ -453,8 +452,8 @@ def _cooperative(term: Any, V: Any, columns: int, S: Any, I: Any) -> Any:  # noq
                     begin = run_start(idx, i)
                     after = run_end(idx, i, n)
                     size = super_size((after - begin) * per)
-                    number = ((i - begin) * per + size - 1) // size
-                    if (number * size) < (wp.min(after, stop) - begin) * per:
+                    number = ceil_div((i - begin) * per, size)
+                    if number < ceil_div((wp.min(after, stop) - begin) * per, size):
                         start = begin
                         end = after
             if i == n - 1:
@@ -522,7 +521,7 @@ def _cooperative(term: Any, V: Any, columns: int, S: Any, I: Any) -> Any:  # noq
                 todo = (run[1] - run[0]) * per
                 size = super_size(todo)
                 base = run[2] * size
-                stop = wp.min(base + size, todo)
+                stop = super_end(run[2], size, todo)
                 while base < stop:
                     v = lane(x, y, u, w, run[0], base + f, stop, rows, flat, c, j)
                     if alike:
@@ -566,8 +565,8 @@ def _combine(V: Any, S: Any, I: Any) -> Any:  # noqa: E741
     ):  # fmt: skip
         """Adds the supers of the one long segment that starts in each range of 4096 items, if there is one."""
         r, c = wp.tid()
-        first = (r * SUPER + per - 1) // per
-        last = wp.min((r * SUPER + SUPER + per - 1) // per, n) - 1
+        first = ceil_div(r * SUPER, per)
+        last = wp.min(ceil_div(r * SUPER + SUPER, per), n) - 1
         if last >= first:
             s = idx[last]
             start = run_start(idx, last)
@@ -577,10 +576,8 @@ def _combine(V: Any, S: Any, I: Any) -> Any:  # noqa: E741
                 size = super_size(items)
                 if items > size:
                     v = part[start * per // SUPER * 2, c]
-                    k = int(size)
-                    while k < items:
-                        v = join(v, part[(start * per + k) // SUPER * 2 + 1, c])
-                        k = k + size
+                    for q in range(1, ceil_div(items, size)):
+                        v = join(v, part[(start * per + q * size) // SUPER * 2 + 1, c])
                     store(mode, int(s), c, v, end - start, out, aux, inv, wide, counts)
 
     return combine
