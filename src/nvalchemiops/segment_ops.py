@@ -80,7 +80,7 @@ def segmented_sum(x: wp.array, idx: wp.array, out: wp.array) -> None:
     >>> out.numpy()
     array([3., 0., 7.], dtype=float32)
     """
-    check("segmented_sum", (x, idx, out))
+    idx = check("segmented_sum", (x, idx, out))
     dispatch.sum(x, idx, out)
 
 
@@ -113,7 +113,7 @@ def segmented_component_sum(x: wp.array, idx: wp.array, out: wp.array) -> None:
     >>> out.numpy()
     array([7.], dtype=float32)
     """
-    check("segmented_component_sum", (x, idx, out))
+    idx = check("segmented_component_sum", (x, idx, out))
     dispatch.component_sum(x, idx, out)
 
 
@@ -146,7 +146,7 @@ def segmented_dot(x: wp.array, y: wp.array, idx: wp.array, out: wp.array) -> Non
     >>> out.numpy()
     array([5., 9.], dtype=float32)
     """
-    check("segmented_dot", (x, y, idx, out))
+    idx = check("segmented_dot", (x, y, idx, out))
     dispatch.dot(x, y, idx, out)
 
 
@@ -184,7 +184,7 @@ def segmented_inner_products(
     >>> xx.numpy()
     array([ 5.,  0., 25.], dtype=float32)
     """
-    check("segmented_inner_products", (x, y, idx, out_xy, out_xx, out_yy))
+    idx = check("segmented_inner_products", (x, y, idx, out_xy, out_xx, out_yy))
     dispatch.inner_products(x, y, idx, out_xy, out_xx, out_yy)
 
 
@@ -214,7 +214,7 @@ def segmented_count(idx: wp.array, out: wp.array) -> None:
     >>> out.numpy()
     array([2, 0, 2], dtype=int32)
     """
-    check("segmented_count", (idx, out))
+    idx = check("segmented_count", (idx, out))
     dispatch.count(idx, out)
 
 
@@ -254,7 +254,7 @@ def segmented_mean(x: wp.array, idx: wp.array, sums: wp.array, counts: wp.array,
     >>> out.numpy(), counts.numpy()
     (array([1.5, 5. ]), array([2, 1], dtype=int32))
     """
-    check("segmented_mean", (x, idx, sums, counts, out))
+    idx = check("segmented_mean", (x, idx, sums, counts, out))
     dispatch.mean(x, idx, sums, counts, out)
 
 
@@ -294,7 +294,7 @@ def segmented_rms_norm(x: wp.array, idx: wp.array, sum_sq: wp.array, counts: wp.
     >>> out.numpy()
     array([5.])
     """
-    check("segmented_rms_norm", (x, idx, sum_sq, counts, out))
+    idx = check("segmented_rms_norm", (x, idx, sum_sq, counts, out))
     dispatch.rms_norm(x, idx, sum_sq, counts, out)
 
 
@@ -329,7 +329,7 @@ def segmented_max_norm(x: wp.array, idx: wp.array, out: wp.array) -> None:
     >>> out.numpy()
     array([5., 0.], dtype=float32)
     """
-    check("segmented_max_norm", (x, idx, out))
+    idx = check("segmented_max_norm", (x, idx, out))
     dispatch.max_norm(x, idx, out)
 
 
@@ -364,7 +364,7 @@ def segmented_max(x: wp.array, idx: wp.array, out: wp.array) -> None:
     >>> out.numpy()
     array([  2., -inf,   4.], dtype=float32)
     """
-    check("segmented_max", (x, idx, out))
+    idx = check("segmented_max", (x, idx, out))
     dispatch.extreme(MAX, x, idx, out)
 
 
@@ -399,7 +399,7 @@ def segmented_min(x: wp.array, idx: wp.array, out: wp.array) -> None:
     >>> out.numpy()
     array([ 1., inf,  3.], dtype=float32)
     """
-    check("segmented_min", (x, idx, out))
+    idx = check("segmented_min", (x, idx, out))
     dispatch.extreme(MIN, x, idx, out)
 
 

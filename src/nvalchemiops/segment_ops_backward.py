@@ -66,7 +66,7 @@ def segmented_sum_double_backward(gg_x: wp.array, idx: wp.array, M: int, grad_g_
     grad_g_out : wp.array
         T, shape (M,).
     """
-    check("segmented_sum_double_backward", (gg_x, idx, M, grad_g_out))
+    idx = check("segmented_sum_double_backward", (gg_x, idx, M, grad_g_out))
     dispatch.sum(gg_x, idx, grad_g_out)
 
 
@@ -84,7 +84,7 @@ def segmented_broadcast_backward(g_out: wp.array, idx: wp.array, M: int, grad_va
     grad_values : wp.array
         T, shape (M,).
     """
-    check("segmented_broadcast_backward", (g_out, idx, M, grad_values))
+    idx = check("segmented_broadcast_backward", (g_out, idx, M, grad_values))
     dispatch.sum(g_out, idx, grad_values)
 
 
@@ -134,7 +134,7 @@ def segmented_component_sum_double_backward(gg_x: wp.array, idx: wp.array, M: in
     grad_g_out : wp.array
         S, shape (M,).
     """
-    check("segmented_component_sum_double_backward", (gg_x, idx, M, grad_g_out))
+    idx = check("segmented_component_sum_double_backward", (gg_x, idx, M, grad_g_out))
     dispatch.component_sum(gg_x, idx, grad_g_out)
 
 
@@ -157,7 +157,7 @@ def segmented_add_backward(g_out: wp.array, idx: wp.array, M: int, grad_x: wp.ar
     grad_y : wp.array
         T of the second operand, shape (M,).
     """
-    check("segmented_add_backward", (g_out, idx, M, grad_x, grad_y))
+    idx = check("segmented_add_backward", (g_out, idx, M, grad_x, grad_y))
     dispatch.restrict(g_out, idx, M, grad_x)
     dispatch.sum_to(g_out, idx, grad_y)
 
@@ -201,7 +201,7 @@ def segmented_mul_backward(
     grad_y : wp.array
         S, shape (M,).
     """
-    check("segmented_mul_backward", (g_out, x, y, idx, M, grad_x, grad_y))
+    idx = check("segmented_mul_backward", (g_out, x, y, idx, M, grad_x, grad_y))
     dispatch.mul_backward(g_out, x, y, idx, grad_x, grad_y)
 
 
@@ -234,7 +234,7 @@ def segmented_mul_double_backward(
     grad_y_extra : wp.array
         S, shape (M,).
     """
-    check(
+    idx = check(
         "segmented_mul_double_backward",
         (gg_gx, gg_gy, g_out, x, y, idx, grad_g_out, grad_x_extra, grad_y_extra),
     )
@@ -296,7 +296,7 @@ def segmented_dot_double_backward(
     grad_x_extra, grad_y_extra : wp.array
         T, shape (N,).
     """
-    check(
+    idx = check(
         "segmented_dot_double_backward",
         (gg_gx, gg_gy, g_out, x, y, idx, M, grad_g_out, grad_x_extra, grad_y_extra),
     )
@@ -372,7 +372,7 @@ def segmented_inner_products_double_backward(
     grad_g_xy_extra, grad_g_xx_extra, grad_g_yy_extra : wp.array
         S, shape (M,).
     """
-    check(
+    idx = check(
         "segmented_inner_products_double_backward",
         (
             gg_gx, gg_gy, x, y, g_xy, g_xx, g_yy, idx, M,
@@ -414,7 +414,7 @@ def segmented_axpy_backward(
     grad_a : wp.array
         S, shape (M,).
     """
-    check("segmented_axpy_backward", (g_out, x, a, idx, M, grad_y_in, grad_x, grad_a))
+    idx = check("segmented_axpy_backward", (g_out, x, a, idx, M, grad_y_in, grad_x, grad_a))
     wp.copy(grad_y_in, g_out)
     dispatch.mul_backward(g_out, x, a, idx, grad_x, grad_a)
 
@@ -449,7 +449,7 @@ def segmented_axpy_double_backward(
     grad_a_extra : wp.array
         S, shape (M,).
     """
-    check(
+    idx = check(
         "segmented_axpy_double_backward",
         (gg_gy_in, gg_gx, gg_ga, g_out, x, a, idx, grad_g_out, grad_x_extra, grad_a_extra),
     )
@@ -487,7 +487,7 @@ def segmented_axpby_backward(
     grad_a, grad_b : wp.array
         S, shape (M,).
     """
-    check("segmented_axpby_backward", (g_out, a, x, b, y, idx, M, grad_x, grad_y, grad_a, grad_b))
+    idx = check("segmented_axpby_backward", (g_out, a, x, b, y, idx, M, grad_x, grad_y, grad_a, grad_b))
     dispatch.mul_backward(g_out, x, a, idx, grad_x, grad_a)
     dispatch.mul_backward(g_out, y, b, idx, grad_y, grad_b)
 
@@ -527,7 +527,7 @@ def segmented_axpby_double_backward(
     grad_a_extra, grad_b_extra : wp.array
         S, shape (M,).
     """
-    check(
+    idx = check(
         "segmented_axpby_double_backward",
         (
             gg_gx, gg_gy, gg_ga, gg_gb, g_out, a, x, b, y, idx,
@@ -572,7 +572,7 @@ def segmented_mean_double_backward(gg_x: wp.array, counts: wp.array, idx: wp.arr
     grad_g_out : wp.array
         T, shape (M,).
     """
-    check("segmented_mean_double_backward", (gg_x, counts, idx, grad_g_out))
+    idx = check("segmented_mean_double_backward", (gg_x, counts, idx, grad_g_out))
     dispatch.mean(gg_x, idx, None, None, grad_g_out)
 
 
@@ -593,7 +593,7 @@ def segmented_rms_norm_forward_precompute(
     counts : wp.array
         int32, shape (M,).
     """
-    check("segmented_rms_norm_forward_precompute", (x, idx, sum_sq, counts, out, inv_norm))
+    idx = check("segmented_rms_norm_forward_precompute", (x, idx, sum_sq, counts, out, inv_norm))
     dispatch.rms_norm(x, idx, sum_sq, counts, out, inv_norm)
 
 
@@ -650,7 +650,7 @@ def segmented_rms_norm_double_backward(
     grad_g_out_extra : wp.array
         S, shape (M,).
     """
-    check(
+    idx = check(
         "segmented_rms_norm_double_backward",
         (gg_x, x, g_out, inv_norm, counts, idx, M, grad_x_extra, grad_g_out_extra),
     )
@@ -672,7 +672,7 @@ def segmented_max_norm_forward_precompute(x: wp.array, idx: wp.array, out: wp.ar
     argmax_idx : wp.array
         int32, shape (M,).
     """
-    check("segmented_max_norm_forward_precompute", (x, idx, out, argmax_idx))
+    idx = check("segmented_max_norm_forward_precompute", (x, idx, out, argmax_idx))
     dispatch.max_norm(x, idx, out, argmax_idx)
 
 
@@ -753,7 +753,7 @@ def segmented_matvec_backward(
     grad_M : wp.array
         The type of m, shape (M,).
     """
-    check("segmented_matvec_backward", (g_out, v, m, idx, grad_v, grad_M))
+    idx = check("segmented_matvec_backward", (g_out, v, m, idx, grad_v, grad_M))
     dispatch.matvec_t(g_out, m, idx, grad_v)
     dispatch.outer(v, g_out, idx, grad_M)
 
@@ -787,7 +787,7 @@ def segmented_matvec_double_backward(
     grad_M_extra : wp.array
         The type of m, shape (M,).
     """
-    check(
+    idx = check(
         "segmented_matvec_double_backward",
         (gg_gv, gg_gM, g_out, v, m, idx, grad_g_out, grad_v_extra, grad_M_extra),
     )

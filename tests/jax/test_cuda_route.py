@@ -105,7 +105,7 @@ def test_without_a_device_it_says_so_and_uses_xla(monkeypatch):
     monkeypatch.setattr(_lowering, "_warned", set())
     idx = index((3, 0, 2))
     traced = jax.jit(lambda x: segmented_sum(x, idx, 3)).trace(jnp.ones(5, "float32"))
-    with pytest.warns(UserWarning, match="no CUDA device"):
+    with pytest.warns(UserWarning, match="no CUDA device.*driver for CUDA 13"):
         text = traced.lower(lowering_platforms=("cuda",)).as_text()
     assert "scatter" in text and "_float32_int32" not in text
 

@@ -223,3 +223,30 @@ def test_without_the_native_code_it_warns_once_and_runs_on_xla(tmp_path):
     mine, theirs = map(np.load, paths)
     for name in theirs.files:
         np.testing.assert_allclose(mine[name], theirs[name], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_child_that_was_forked_while_handlers_were_registered():
+    """JAX itself does not promise to work there, but compiling a table must not wait for a thread that is not."""
+    (code,) = python("""
+import os, signal, threading
+from nvalchemiops import _building
+from nvalchemiops.jax import _lowering
+from nvalchemiops.native import _xla
+held = threading.Event()
+def hold(table):
+    held.set()
+    threading.Event().wait(60)
+handlers, _xla.handlers = _xla.handlers, hold
+threading.Thread(target=_lowering.register, args=("core",), daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    _xla.handlers = lambda table: {}
+    _lowering.register("core")
+    with _building.building():
+        os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert code == "0"

@@ -17,11 +17,12 @@ def obey_permissions():
     ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
-def start(program, **environment):
-    """Start a program; a variable that is None is not in its environment."""
+def start(program, log_level=30, **environment):
+    """Start a program, with Warp's output at a level; a variable that is None is not in its environment."""
     variables = {**os.environ, "PYTHONPATH": str(SOURCE), **environment}
+    set_level = f"import warp; warp.config.log_level = {log_level}\n"
     return subprocess.Popen(
-        [sys.executable, "-c", "import warp; warp.config.log_level = 30\n" + textwrap.dedent(program)],
+        [sys.executable, "-c", textwrap.dedent(program) if log_level is None else set_level + textwrap.dedent(program)],
         env={key: str(value) for key, value in variables.items() if value is not None},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Building: the table of names, what happens without Warp's build options, and that a broken rule is noticed."""
 
+import ctypes
+import runpy
+import sysconfig
 import time
 
 import numpy as np
@@ -8,8 +11,8 @@ import pytest
 import warp as wp
 from native.harness import MAXIMA, OPS, same_bits
 
-from nvalchemiops import native
-from nvalchemiops.native import _build, _engine
+from nvalchemiops import _building, native
+from nvalchemiops.native import _build, _builtin, _engine
 from nvalchemiops.native._signatures import INTEGERS, TYPED, UNTYPED, exports
 
 
@@ -56,12 +59,61 @@ def test_a_failing_build_is_reported(monkeypatch):
         _engine.Engine().build("core")
 
 
-def test_a_build_that_takes_long_says_what_it_is_doing(capfd):
-    with _engine._notice("compiling", 0.01):
-        time.sleep(0.2)
-    with _engine._notice("nothing to say", 10.0):
+def test_who_waits_is_told_what_for_in_one_line(capfd, tmp_path, monkeypatch):
+    """Once in a process, however many parts are compiled; that it is once in all only where something is kept."""
+    monkeypatch.setattr(_building, "_said", set())
+    monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path))
+    for _ in range(3):
+        with _building.notice("the CPU code", seconds=0.01):
+            time.sleep(0.1)
+    monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / "nothing"))
+    with _building.notice("the GPU code", seconds=0.01):
+        time.sleep(0.1)
+    with _building.notice("nothing to say", seconds=10.0):
         pass
-    assert capfd.readouterr().err == "compiling\n"
+    cpu, gpu = capfd.readouterr().err.splitlines()
+    assert cpu == "nvalchemiops: compiling the CPU code, about 10 s, once"
+    assert gpu == "nvalchemiops: compiling the GPU code, about 10 s"
+
+
+def test_warp_is_quiet_while_it_builds_and_as_before_afterwards(monkeypatch):
+    for before in (wp.LOG_DEBUG, wp.LOG_INFO, wp.LOG_ERROR):
+        monkeypatch.setattr(wp.config, "log_level", before)
+        with pytest.raises(KeyError), _building.quietly(), _building.quietly():
+            assert wp.config.log_level == max(before, wp.LOG_WARNING)
+            raise KeyError
+        assert wp.config.log_level == before
+
+
+def changed(structure, **changes):
+    """The structure after an edit on its side alone."""
+    fields = [(changes.get(name, name), *rest) for name, *rest in structure._fields_ if changes.get(name, name)]
+    return type(structure.__name__, (ctypes.Structure,), {"_fields_": fields})
+
+
+def test_structures_are_what_the_native_code_takes_them_for(monkeypatch):
+    """An edit on one side alone (a field renamed, gone, in another place) is an error when the code is loaded."""
+    at = _engine.addresses("core")["layout"]
+    structures = {"Interpreter": _builtin.Interpreter, "Target": _builtin.Target}
+    _engine.require_layout(at, *structures.values())
+    for wrong, words in (
+        (changed(_builtin.Target, size=None), "Target, Target.size"),
+        (changed(_builtin.Target, size="length"), "Target.length, Target.size"),
+        (changed(_builtin.Target, arguments="size", size="arguments"), "Target.arguments, Target.size"),
+        (changed(_builtin.Interpreter, find="keep", keep="find"), "Interpreter.find, Interpreter.keep"),
+    ):
+        with pytest.raises(native.NativeBuildError, match=f"disagree about where these are: {words}$"):
+            _engine.require_layout(at, *(structures | {wrong.__name__: wrong}).values())
+    monkeypatch.setattr(_builtin, "Target", changed(_builtin.Target, size=None))
+    with pytest.raises(native.NativeBuildError, match="Target.size"):
+        _engine.Engine().build("core")
+
+
+@pytest.mark.parametrize("free_threaded", [0, 1])
+def test_no_built_ins_on_a_free_threaded_python(monkeypatch, free_threaded):
+    get = sysconfig.get_config_var
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda v: free_threaded if v == "Py_GIL_DISABLED" else get(v))
+    assert runpy.run_path(_builtin.__file__)["AVAILABLE"] == (not free_threaded)
 
 
 def test_building_leaves_warps_settings_alone():

@@ -41,7 +41,24 @@ def writable(folder):
         path.chmod(path.stat().st_mode | 0o200)
 
 
-@pytest.mark.parametrize("kind", ["read-only", "home is no folder"])
+# A user without a home folder, under which Warp keeps its cache.
+NO_HOME = """
+    import os, pwd
+    os.chdir({folder!r})
+    def getpwuid(uid):
+        raise KeyError(uid)
+    pwd.getpwuid = getpwuid
+"""
+# What is written to stderr is kept, and nobody waits a second for it.
+SAID_AT_ONCE = """
+    import io, sys
+    from nvalchemiops import _building
+    _building.notice.__wrapped__.__defaults__ = ("about 10 s", 0.0)
+    sys.stderr = io.StringIO()
+"""
+
+
+@pytest.mark.parametrize("kind", ["read-only", "home is no folder", "no home", "an empty XDG_CACHE_HOME"])
 def test_a_cache_that_cannot_be_written(tmp_path, kind):
     """The engine is compiled all the same, in a folder that is gone afterwards; one warning says what to do."""
     cache, temporary = tmp_path / "cache", tmp_path / "temporary"
@@ -51,10 +68,19 @@ def test_a_cache_that_cannot_be_written(tmp_path, kind):
     places = {
         "read-only": {"WARP_CACHE_PATH": cache},
         "home is no folder": {"WARP_CACHE_PATH": None, "XDG_CACHE_HOME": None, "HOME": "/dev/null"},
+        "no home": {"WARP_CACHE_PATH": None, "XDG_CACHE_HOME": None, "HOME": None},
+        "an empty XDG_CACHE_HOME": {"WARP_CACHE_PATH": None, "XDG_CACHE_HOME": "", "HOME": None},
     }
+    here = tmp_path / "here"
+    here.mkdir()
     second_table = "    assert product('f16', np.float16)" if kind == "read-only" else ""
-    (line,) = python(PROGRAM + second_table + REPORT, TMPDIR=temporary, **places[kind])
+    prepare = NO_HOME.format(folder=str(here)) + SAID_AT_ONCE
+    end = "    print(sys.stderr.getvalue(), end='')\n"
+    line, *notices = python(prepare + PROGRAM + second_table + REPORT + end, TMPDIR=temporary, **places[kind])
     right, *warned = line.split("|")
+    what = "nvalchemiops: compiling the CPU code for segment operations"
+    assert notices == [f"{what} in half precision, about 10 s"] * bool(second_table) + [f"{what}, about 10 s"]
+    assert not list(here.iterdir())  # no folder `~`
     assert right == "True" and len(warned) == 1 and "WARP_CACHE_PATH" in warned[0]
     assert not list(temporary.glob("nvalchemiops*")) and not list(cache.iterdir())
 
@@ -89,7 +115,18 @@ def test_a_cache_that_is_deleted_while_the_process_runs(tmp_path):
 
 
 def test_home_unset():
+    """A user with an entry in the password file has a home all the same."""
     assert python(PROGRAM + REPORT, HOME=None, XDG_CACHE_HOME=None) == ["True"]
+
+
+def test_warps_own_launchers_without_a_home(tmp_path):
+    """Importing them starts Warp: that leaves nothing behind, either."""
+    program = NO_HOME.format(folder=str(tmp_path)) + """
+    import nvalchemiops.segment_ops
+    import warp as wp
+    print(os.listdir(), os.path.isdir(wp.config.kernel_cache_dir))
+    """
+    assert python(program, HOME=None, XDG_CACHE_HOME=None, WARP_CACHE_PATH=None) == ["[] True"]
 
 
 def test_two_processes_with_many_threads_call_first_at_once(tmp_path):

@@ -305,3 +305,10 @@ WITHOUT_ENGINE = """
 def test_without_the_engine_warns_once_and_is_right():
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", textwrap.dedent(WITHOUT_ENGINE)], check=True, env=environment)
+
+
+def test_a_driver_that_warp_cannot_use(monkeypatch):
+    """torch runs on older drivers than Warp, whose list of devices is empty then: the error says what is needed."""
+    monkeypatch.setattr(wp._src.context.runtime, "cuda_devices", [])
+    with pytest.raises(RuntimeError, match="no device for tensors on cuda:0.*driver for CUDA 13"):
+        _cuda._warp_device.__wrapped__(torch.device("cuda", 0))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The native call of `plain_call.h`: it is taken, agrees with the engine's signatures, and owns what it should."""
 
+import ctypes
 import gc
 import sys
 import weakref
@@ -206,3 +207,25 @@ def test_an_interrupted_first_compile_is_tried_again(monkeypatch):
         kernel(x, index(), M)
     assert same_bits(kernel(x, index(), M), _kernels.KERNELS["sum"](x, index(), M))
     assert calls == ["plain", "plain"]
+
+
+STRUCTURES = ["_World", "_Array", "_Operation", "_Route", "_Plan", "_Function"]
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_a_structure_that_was_edited_on_one_side_alone_is_noticed(name, monkeypatch):
+    """A warning says which fields are not where `plain_call.h` has them, and calls go through Python."""
+    structure = getattr(_fast, name)
+    (first, *a), (second, *b), *rest = structure._fields_
+    edited = {"in another order": [(second, *a), (first, *b), *rest], "one field less": structure._fields_[:-1]}
+    for fields in edited.values():
+        other = type(name, (ctypes.Structure,), {"_fields_": fields})
+        monkeypatch.setattr(_fast, name, other)
+        _fast._fits.cache_clear()
+        try:
+            kernel = _fast.kernel("sum", general=lambda *args: "general")
+            with pytest.warns(UserWarning, match=f"in Python, which is slower: .*{name[1:]}") as warned:
+                assert [kernel(torch.ones(N, 3), index(), M) for _ in range(2)] == ["general"] * 2
+            assert len(warned) == 1
+        finally:
+            _fast._fits.cache_clear()

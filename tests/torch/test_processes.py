@@ -37,12 +37,12 @@ def test_a_first_call_in_a_forked_child():
     lines = python("""
     import os, signal, threading
     import torch
-    from nvalchemiops.native import _engine
+    from nvalchemiops import _building
     from nvalchemiops.torch.segment_ops import segmented_sum
     torch.ones(10**6).sum()
     held = threading.Event()
     def hold():
-        with _engine._lock:
+        with _building.building():
             held.set()
             threading.Event().wait(60)
     threading.Thread(target=hold, daemon=True).start()

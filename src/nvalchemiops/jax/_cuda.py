@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import warp as wp
 
+from .. import _building
 from ..algebra import OPERATIONS, Operand
+from ..kernels._packed import loading
 from ..kernels.launch import MAX_SCALARS, THREADS, Place, Rows
 from ..kernels.operations import LAUNCHES
 from ._arguments import dtype_of
@@ -64,7 +66,7 @@ class Scratch:
 
 def devices() -> Sequence[Any]:
     """The devices on which a program for CUDA may run."""
-    wp.init()
+    _building.initialise_quietly()
     return wp.get_cuda_devices() if wp.is_cuda_available() else ()
 
 
@@ -149,9 +151,10 @@ def _rehearse(name: str, types: Sequence[tuple[Any, Any]], index: tuple[Any, Any
     needed = 0
     for device in devices():
         # Empty; but Warp asks for the module of a callable in each call, for blocks of the default size.
-        wp.get_module(__name__).load(device, 1 if device.is_cpu else THREADS)
         scratch = Scratch()
         place = Place(device, None, scratch, True)
+        with loading(place):
+            wp.get_module(__name__).load(device, 1 if device.is_cpu else THREADS)
 
         def rows(kind: tuple[Any, Any], place: Place = place) -> Rows:
             dtype, shape = kind

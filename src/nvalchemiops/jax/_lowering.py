@@ -8,7 +8,6 @@ no Python and no GIL. `_cuda` has the calls of kernels.
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import native
+from .. import _building, native
 from ..algebra import Operand, Operation
 from ..native import _xla
 from ..native._engine import HALF_TABLES, TABLES
@@ -26,7 +25,6 @@ from . import _compose
 from ._arguments import dtype_of
 
 _PREFIX = "nvalchemiops_segmented_"
-_lock = threading.Lock()
 _warned: set[str] = set()
 _SUFFIXES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
@@ -60,11 +58,12 @@ def on_cuda(op: Operation) -> Callable[..., list[Any]]:
     otherwise = on_xla(op)
 
     def lower(*args: Any, m: int) -> list[Any]:
-        from . import _cuda  # imports Warp
+        from ..kernels._packed import NEEDS  # imports Warp
+        from . import _cuda
 
         *tensors, idx = args
         if not _cuda.devices():
-            _warn("device", "a program is compiled for CUDA, but Warp finds no CUDA device")
+            _warn("device", f"a program is compiled for CUDA, but Warp finds no CUDA device. {NEEDS}")
         elif not all(isinstance(d, int) for a in args for d in a.shape):
             _warn("symbolic", "a program for CUDA has symbolic dimensions")
         elif not _cuda.fits(op.name, tensors, idx, m):
@@ -98,7 +97,7 @@ def _sizes(op: Operation) -> np.ndarray:
 
 def register(table: str) -> tuple[str, ...]:
     """Compile the handlers of a table and make them known to XLA: their names, none if that fails."""
-    with _lock:  # of two builds of a table Warp unloads one, with the code that XLA calls
+    with _building.building():  # of two builds of a table Warp unloads one, with the code that XLA calls
         return _register(table)
 
 

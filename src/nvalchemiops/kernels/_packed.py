@@ -11,14 +11,16 @@ that Warp records, its debugging settings), `launch` uses `wp.launch`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import warp as wp
 
+from .. import _building
 from ._registry import THREADS
 
 try:
@@ -26,6 +28,8 @@ try:
     from warp._src import types as _types
 except ImportError:
     _context = _types = None  # type: ignore[assignment]
+
+NEEDS = "Warp's kernels need an NVIDIA driver for CUDA 13 or later (`nvidia-smi` shows the version)"
 
 # How kernels see an array: data, grad, shape, strides, number of dimensions, flags (Warp's array_t).
 _ARRAY = struct.Struct("QQ4i4iHH4x")
@@ -50,6 +54,7 @@ class Place(NamedTuple):
     stream: int | None = None  # address of a CUDA stream; None: Warp's current one
     allocate: Callable[[Any, tuple[int, ...], Any], Any] | None = None  # (place, shape, dtype); None: wp.empty
     rehearsal: bool = False  # load the kernels, launch nothing
+    quiet: bool = True  # Warp is not to print what it loads: the caller is no user of Warp
 
     @property
     def is_cpu(self) -> bool:
@@ -67,7 +72,20 @@ class Place(NamedTuple):
 
 
 def place_of(device: Any) -> Place:
-    return device if type(device) is Place else Place(device)
+    """A device of Warp's is given by users of Warp, a place by the bindings."""
+    return device if type(device) is Place else Place(device, quiet=False)
+
+
+@contextlib.contextmanager
+def loading(place: Place) -> Iterator[None]:
+    """Around whatever Warp compiles and loads; by one thread at a time."""
+    if not place.quiet:
+        with _building.building():
+            yield
+        return
+    what = f"the {'GPU' if place.is_cuda else 'CPU'} code for segment operations"
+    with _building.quietly(), _building.notice(what, "some seconds for each of them"):
+        yield
 
 
 def supported() -> bool:
@@ -89,7 +107,7 @@ def supported() -> bool:
 
 @functools.cache
 def _supported() -> bool:
-    wp.init()
+    _building.initialise_quietly()  # as a rule, done before: an array is on a device
     return supported()
 
 
@@ -146,6 +164,14 @@ class Packed:
 _packed: dict[tuple[wp.Kernel, str, bool], Packed] = {}
 
 
+def _pack(kernel: wp.Kernel, place: Place, blocks: bool) -> Packed:
+    key = kernel, place.device.alias, blocks
+    with loading(place):
+        if key not in _packed:  # else another thread has been here
+            _packed[key] = Packed(kernel, place.device, THREADS if blocks else 1)
+    return _packed[key]
+
+
 def _watched() -> bool:
     """Whether Warp wants to see launches."""
     config = wp.config
@@ -164,7 +190,7 @@ def launch(kernel: wp.Kernel, dim: tuple[int, ...], arguments: list[Any], place:
     blocks = device.is_cuda or wp.config.enable_cpu_blocks
     found = _packed.get((kernel, device.alias, blocks))
     if found is None:
-        found = _packed[kernel, device.alias, blocks] = Packed(kernel, device, THREADS if blocks else 1)
+        found = _pack(kernel, place, blocks)
     if place.rehearsal:
         return
     if tiled:
@@ -191,8 +217,9 @@ def _descriptor(array: Any) -> bytes:
 
 def _by_warp(kernel: wp.Kernel, dim: tuple[int, ...], arguments: list[Any], place: Place, tiled: bool) -> None:
     device = place.device
+    with loading(place):
+        kernel.module.load(device, THREADS if device.is_cuda or wp.config.enable_cpu_blocks else 1)
     if place.rehearsal:
-        kernel.module.load(device, THREADS if device.is_cuda else 1)
         return
     stream = None if place.stream is None else wp.Stream(device, cuda_stream=place.stream)
     run = wp.launch_tiled if tiled else wp.launch

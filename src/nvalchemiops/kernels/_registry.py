@@ -7,10 +7,13 @@ Small modules keep the first call of an operation short.
 """
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import warp as wp
+
+from .._building import building
 
 SCALARS: dict[str, Any] = {"f32": wp.float32, "f64": wp.float64, "f16": wp.float16, "bf16": wp.bfloat16}
 # By-products of a forward pass are kept in these: 1 / (out count) is often no number of half precision.
@@ -36,7 +39,7 @@ def family(names: Iterable[str]) -> Callable[[Builder], Kernels]:
         label = build.__name__.strip("_")
 
         @functools.cache
-        def kernels(name: str, scalar: str = "f32", index: str = "i32") -> dict[str, wp.Kernel]:
+        def declared(name: str, scalar: str, index: str) -> dict[str, wp.Kernel]:
             module = wp.get_module(f"nvalchemiops.kernels.{label}.{name}.{scalar}.{index}")
             # No contraction: sums must have the same bits on every device.
             module.options.update(enable_backward=False, fuse_fp=False, fast_math=False)
@@ -45,19 +48,38 @@ def family(names: Iterable[str]) -> Callable[[Builder], Kernels]:
                 for key, fn in build(name, SCALARS[scalar], INDICES[index]).items()
             }
 
+        @functools.cache
+        def kernels(name: str, scalar: str = "f32", index: str = "i32") -> dict[str, wp.Kernel]:
+            with building():  # kernels that a second thread declares would replace those that the first one launches
+                return declared(name, scalar, index)
+
         FAMILIES[label] = (tuple(names), kernels)
         return kernels
 
     return register
 
 
-# A dtype of arrays: its scalar type and how many scalars it has.
-KINDS: dict[Any, tuple[Any, int]] = {
-    wp.vec3h: (wp.float16, 3), wp.vec3f: (wp.float32, 3), wp.vec3d: (wp.float64, 3),
-    wp.mat33h: (wp.float16, 9), wp.mat33f: (wp.float32, 9), wp.mat33d: (wp.float64, 9),
-    **{scalar: (scalar, 1) for scalar in (*SCALARS.values(), *INDICES.values())},
-}  # fmt: skip
+_SHAPES = ((), (3,), (3, 3))  # of an entry of an array
+
 SIZES = {wp.float16: 2, wp.bfloat16: 2, wp.float32: 4, wp.float64: 8, wp.int32: 4, wp.int64: 8}
+
+
+@functools.cache
+def kind_of(dtype: Any) -> tuple[Any, int] | None:
+    """The scalar type of an array's dtype and how many scalars it has; None for what the launchers do not know.
+
+    Warp makes vectors of any type, and a class each time that it is asked in other words: what counts is inside.
+    """
+    scalar, shape = getattr(dtype, "_wp_scalar_type_", dtype), getattr(dtype, "_shape_", ())
+    return (scalar, math.prod(shape)) if scalar in SIZES and shape in _SHAPES else None
+
+
+def kind(dtype: Any) -> tuple[Any, int]:
+    """The same for what was checked."""
+    found = kind_of(dtype)
+    assert found, dtype
+    return found
+
 
 _NAMES = {v: k for k, v in (SCALARS | INDICES).items()}
 

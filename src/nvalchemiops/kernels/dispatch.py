@@ -1,21 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations on 1-D Warp arrays: by the native engine where it can, by launches of kernels otherwise.
 
-`_native` is the one place that decides: the engine takes contiguous float32 and float64 arrays on the CPU
-while nothing is captured. Both give the same bits. Arguments are not checked here (see `signatures`).
+`_native` is the one place that decides: the engine takes contiguous arrays on the CPU while nothing is captured. Both
+give the same bits. Arguments are not checked here (see `signatures`), but for the order of idx.
+
+Importing this module initialises Warp, with the user's settings: programs may go on to `wp.from_torch` at once.
 """
 
 import functools
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import warp as wp
 
+from .. import _building
 from . import launch
-from ._registry import KINDS
+from ._registry import KEPT, SCALARS, kind
 from .launch import matrices, rows
 
-_SUFFIX = {wp.float32: "f32", wp.float64: "f64"}
+_building.initialise()
+
+_SUFFIX = {scalar: suffix for suffix, scalar in SCALARS.items()}
 
 INT32_ARGMAX = 4  # a bit of the engine's mode
 
@@ -28,10 +34,11 @@ def _function(name: str, suffix: str) -> tuple[Any, tuple[str, ...], Any] | None
     """A function of the engine, its argument names, and what says how many threads a job gets; None without engine."""
     try:
         from .. import native
-        from ..native._signatures import TYPED
+        from ..native._signatures import TYPED, UNTYPED
 
-        arguments = next(table[name] for table in TYPED.values() if name in table)
-        return getattr(native.load(), f"{name}_{suffix}"), tuple(arguments.split()), native.threads
+        tables = TYPED if suffix else UNTYPED
+        arguments = next(table[name] for table in tables.values() if name in table)
+        return getattr(native.load(), f"{name}_{suffix}" if suffix else name), tuple(arguments.split()), native.threads
     except Exception as error:  # whatever it is, there is another way
         _say_once(f"nvalchemiops: the native engine cannot be used, Warp kernels run instead: {error}")
         return None
@@ -54,7 +61,7 @@ def _native(name: str, idx: wp.array, m: int, k: int, *, j: int = 0, **arrays: A
             continue
         if not array.is_contiguous:
             return False
-        suffix = suffix or _SUFFIX.get(KINDS[array.dtype][0])
+        suffix = suffix or _SUFFIX.get(kind(array.dtype)[0])
         values[argument] = array.ptr
     found = suffix and _function(name, suffix)
     if not found:
@@ -66,8 +73,57 @@ def _native(name: str, idx: wp.array, m: int, k: int, *, j: int = 0, **arrays: A
     return True
 
 
+def in_order(launcher: str, idx: wp.array, m: int) -> wp.array:
+    """idx as reductions want it, or a ValueError, where that can be seen: on the CPU, while nothing is captured.
+
+    What is outside [0, m) may stand before and after all else, in any order; a copy of idx then has it in order.
+    """
+    device, n = idx.device, idx.shape[0]
+    if n < 2 or not device.is_cpu or device.is_capturing:
+        return idx
+    found = _function("order", "")
+    if found:
+        order, _, threads = found
+        if order(idx.ptr, n, idx.strides[0], threads(n) << 8) < 0:
+            return idx
+    values = idx.numpy()
+    inside = np.flatnonzero((values >= 0) & (values < m))
+    if not inside.size:
+        return idx
+    first, last = inside[0], inside[-1]
+    descents = np.flatnonzero(np.diff(values[first : last + 1]) < 0)
+    if inside.size <= last - first or descents.size:
+        _refuse(launcher, values, m, first)
+    if (np.diff(values) >= 0).all():  # there is no engine that could have said so
+        return idx
+    ordered = wp.empty(n, dtype=wp.int32, device=device)
+    copy = ordered.numpy()
+    copy[:first], copy[first : last + 1], copy[last + 1 :] = -1, values[first : last + 1], m
+    return ordered
+
+
+def _refuse(launcher: str, values: np.ndarray, m: int, first: int) -> NoReturn:
+    """Raise for the first element in [0, m) that does not follow the elements of its segment or smaller ones."""
+    before = first
+    for i in range(first + 1, len(values)):
+        if not 0 <= values[i] < m:
+            continue
+        if values[i] < values[before]:
+            fault = f"comes after idx[{before}] = {values[before]}"
+        elif before < i - 1:
+            fault = f"comes after idx[{i - 1}] = {values[i - 1]}, which is out of range"
+        else:
+            before = i
+            continue
+        raise ValueError(
+            f"{launcher}: idx must be sorted, but idx[{i}] = {values[i]} {fault}. "
+            "Sort idx and the arrays of elements first; what is out of range goes to one end."
+        )
+    raise AssertionError(launcher)
+
+
 def _width(x: wp.array) -> int:
-    return KINDS[x.dtype][1]
+    return kind(x.dtype)[1]
 
 
 def _fill(x: wp.array, out: wp.array) -> launch.Rows:
@@ -113,7 +169,13 @@ def dot_add(x: wp.array, y: wp.array, u: wp.array, w: wp.array, idx: wp.array, o
 
 def inner_products(x: wp.array, y: wp.array, idx: wp.array, xy: wp.array, xx: wp.array, yy: wp.array) -> None:
     m, k = xy.shape[0], _width(x)
-    if all(_native("dot", idx, m, k, x=a, y=b, out=out) for a, b, out in ((x, y, xy), (x, x, xx), (y, y, yy))):
+    products = ((x, y, xy), (x, x, xx), (y, y, yy))
+    if all(_native("dot", idx, m, k, x=a, y=b, out=out) for a, b, out in products):
+        return
+    scalar = kind(xy.dtype)[0]
+    if KEPT[scalar] is not scalar:  # the third of its results would be of another type
+        for a, b, out in products:
+            dot(a, b, idx, out)
         return
     launch.reduce(
         "inner_products", (rows(x), rows(y)), idx, m, mode=launch.COLUMNS, flat=True, columns=3,

@@ -15,7 +15,7 @@ from . import element as _element
 from . import reduce as _reduce
 from . import segment as _segment
 from ._packed import Place, place_of
-from ._registry import KINDS, SIZES, THREADS, type_name
+from ._registry import SIZES, THREADS, kind, type_name
 from .reduce import COLUMNS, MAX, MEAN, MIN, NORM, PLAIN, RMS, TERMS, WIDE
 
 __all__ = [
@@ -94,7 +94,7 @@ def pointer(array: Any) -> int:
 
 def rows(x: wp.array, columns: int | None = None) -> Rows:
     """A 1-D array of scalars, vectors or matrices as rows; a scalar may be repeated over `columns`."""
-    scalar, size = KINDS[x.dtype]
+    scalar, size = kind(x.dtype)
     (n,), (stride,) = x.shape, x.strides
     if size == 1:
         return Rows(x, x.ptr or 0, scalar, (n, columns or 1), (stride, 0 if columns else stride))
@@ -103,7 +103,7 @@ def rows(x: wp.array, columns: int | None = None) -> Rows:
 
 def matrices(x: wp.array, transposed: bool = False) -> Rows:
     """A 1-D array of 3 x 3 matrices as (rows, 3, 3)."""
-    scalar, _ = KINDS[x.dtype]
+    scalar, _ = kind(x.dtype)
     strides = (3 * SIZES[scalar], SIZES[scalar])
     return Rows(x, x.ptr or 0, scalar, (x.shape[0], 3, 3), (x.strides[0], *(strides[::-1] if transposed else strides)))
 
@@ -146,8 +146,9 @@ def reduce(
     n, device = idx.shape[0], idx.device
     scalar, index = type_name(data[0].dtype), type_name(idx.dtype)
     per = data[0].shape[1] if flat else 1
-    if n * max(per, 1) > MAX_SCALARS:
-        raise ValueError(f"reductions are limited to {MAX_SCALARS} scalars, got {n * per}")
+    largest = max(n * max(per, 1), data[0].shape[1])
+    if largest > MAX_SCALARS:
+        raise ValueError(f"reductions are limited to {MAX_SCALARS} scalars, got {largest}")
     if m == 0 or columns == 0:
         return
     cooperative, name, groups = _plan(term, columns, j, device)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 import warp as wp
 
+from .. import _building
 from ._engine import NativeBuildError
 from ._signatures import exports
 
@@ -85,36 +86,46 @@ def build(table: str, defines: dict[str, str] | None = None) -> list[int]:
     NativeBuildError
         If Warp lacks the build options or the compilation fails.
     """
-    options_type = getattr(wp, "ModuleBuildOptions", None)
-    if options_type is None:
+    if not hasattr(wp, "ModuleBuildOptions"):
         raise NativeBuildError(
             f"warp {wp.__version__} has no ModuleBuildOptions, through which nvalchemiops compiles its CPU engine"
         )
-    name = ".".join(["nvalchemiops", "native", table, *(defines or {})])
+    what = "the CPU code for segment operations" + " in half precision" * ("half_" in table)
     try:
-        options = options_type(
-            extra_cpu_include_dirs=[str(INCLUDE)],
-            extra_cpu_preamble=_preamble(table, defines or {}),
-            # Every header: one that is missing here would be compiled once and never again.
-            extra_build_dependencies=[str(path) for path in sorted(INCLUDE.rglob("*.h"))],
-        )
-        module = wp.get_module(name)
-        module.options["extra_build_options"] = options
-        module.options["enable_backward"] = False
-        flags = wp.config.cpu_compiler_flags
-        if flags is None or flags.startswith("-march=native"):
-            # Without the inlining thresholds that Warp adds, compiling takes a quarter less and the code is as fast.
-            module.options["cpu_compiler_flags"] = "-march=native"
-        kernel = wp.kernel(_export_table, module=module, enable_backward=False)
-        count = len(exports(table))
-        try:
-            addresses = _addresses(kernel, count)
-        except OSError as error:  # as a rule, the cache
-            module.mark_modified()  # else Warp remembers the failure
-            with _cache_of_its_own():
-                addresses = _addresses(kernel, count)
-            _say_why(error.strerror or str(error))
-        _alive.extend([module, kernel])
-        return addresses
+        with _building.quietly():
+            _building.initialise_quietly()  # which says where the cache is
+            with _building.notice(what):
+                return _build(table, defines or {})
     except Exception as error:
         raise NativeBuildError(f"the native CPU engine could not be built: {error}") from error
+
+
+def _build(table: str, defines: dict[str, str]) -> list[int]:
+    name = ".".join(["nvalchemiops", "native", table, *defines])
+    options = wp.ModuleBuildOptions(
+        extra_cpu_include_dirs=[str(INCLUDE)],
+        extra_cpu_preamble=_preamble(table, defines),
+        # Every header: one that is missing here would be compiled once and never again.
+        extra_build_dependencies=[str(path) for path in sorted(INCLUDE.rglob("*.h"))],
+    )
+    module = wp.get_module(name)
+    module.options["extra_build_options"] = options
+    module.options["enable_backward"] = False
+    flags = wp.config.cpu_compiler_flags
+    if flags is None or flags.startswith("-march=native"):
+        # Without the inlining thresholds that Warp adds, compiling takes a quarter less and the code is as fast.
+        module.options["cpu_compiler_flags"] = "-march=native"
+    kernel = wp.kernel(_export_table, module=module, enable_backward=False)
+    count = len(exports(table))
+    lost = _building.temporary
+    try:
+        addresses = _addresses(kernel, count)
+    except OSError as error:  # as a rule, the cache
+        module.mark_modified()  # else Warp remembers the failure
+        with _cache_of_its_own():
+            addresses = _addresses(kernel, count)
+        lost = error.strerror or str(error)
+    if lost:
+        _say_why(lost)
+    _alive.extend([module, kernel])
+    return addresses

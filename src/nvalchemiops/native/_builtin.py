@@ -8,36 +8,43 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterable
 from typing import Any
 
 _METH_FASTCALL = 0x80
-_INTERPRETER = (
-    "PyLong_AsLongLong",
-    "PyLong_FromLongLong",
-    "PyErr_Occurred",
-    "PyEval_SaveThread",
-    "PyEval_RestoreThread",
-    "PyErr_SetString",
-    "PyExc_TypeError",
-    "_Py_NoneStruct",
-    "PyObject_GetAttr",
-    "PyObject_SetAttr",
-    "PyObject_Vectorcall",
-    "PyObject_VectorcallMethod",
-    "PyObject_Type",
-    "PyObject_IsTrue",
-    "PyTuple_Size",
-    "PyTuple_GetItem",
-    "PyTuple_New",
-    "PyTuple_SetItem",
-    "PyDict_GetItem",
-    "Py_IncRef",
-    "Py_DecRef",
-    "PyErr_Clear",
-)
+# The fields of `Interpreter` in builtin.h, and what of the interpreter they are.
+_INTERPRETER = {
+    "as_int": "PyLong_AsLongLong",
+    "make_int": "PyLong_FromLongLong",
+    "error": "PyErr_Occurred",
+    "release": "PyEval_SaveThread",
+    "acquire": "PyEval_RestoreThread",
+    "raise": "PyErr_SetString",
+    "type_error": "PyExc_TypeError",
+    "none": "_Py_NoneStruct",
+    "attribute": "PyObject_GetAttr",
+    "set_attribute": "PyObject_SetAttr",
+    "call": "PyObject_Vectorcall",
+    "call_method": "PyObject_VectorcallMethod",
+    "type_of": "PyObject_Type",
+    "is_true": "PyObject_IsTrue",
+    "length": "PyTuple_Size",
+    "item": "PyTuple_GetItem",
+    "make_tuple": "PyTuple_New",
+    "set_item": "PyTuple_SetItem",
+    "find": "PyDict_GetItem",
+    "keep": "Py_IncRef",
+    "drop": "Py_DecRef",
+    "forget_error": "PyErr_Clear",
+}
 
-AVAILABLE = sys.implementation.name == "cpython" and ctypes.sizeof(ctypes.c_void_p) == 8
+# Not on a free-threaded Python, where nobody has tried it: the built-ins borrow references, and trust to the GIL.
+AVAILABLE = (
+    sys.implementation.name == "cpython"
+    and ctypes.sizeof(ctypes.c_void_p) == 8
+    and not sysconfig.get_config_var("Py_GIL_DISABLED")
+)
 
 
 class _Method(ctypes.Structure):  # PyMethodDef
@@ -49,7 +56,11 @@ class _Method(ctypes.Structure):  # PyMethodDef
     ]
 
 
-class _Target(ctypes.Structure):
+class Interpreter(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in _INTERPRETER]
+
+
+class Target(ctypes.Structure):
     _fields_ = [("function", ctypes.c_void_p), ("arguments", ctypes.c_int64), ("size", ctypes.c_int64)]
 
 
@@ -59,15 +70,33 @@ _alive: list[Any] = []
 
 def interpreter() -> int:
     """Address of the table of interpreter functions that `attach` takes."""
-    symbols = (ctypes.c_char.in_dll(ctypes.pythonapi, name) for name in _INTERPRETER)
-    table = (ctypes.c_void_p * len(_INTERPRETER))(*map(ctypes.addressof, symbols))
+    symbols = (ctypes.c_char.in_dll(ctypes.pythonapi, name) for name in _INTERPRETER.values())
+    table = Interpreter(*map(ctypes.addressof, symbols))
     _alive.append(table)
     return ctypes.addressof(table)
 
 
+class _Place(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("at", ctypes.c_int64)]
+
+
+def differences(layout: int, structures: Iterable[type[ctypes.Structure]]) -> list[str]:
+    """What is not where the native code says: sizes of structures, offsets of fields, fields that one side lacks."""
+    theirs: dict[str, int] = {}
+    while (place := _Place.from_address(layout)).name:
+        theirs[place.name.decode()] = place.at
+        layout += ctypes.sizeof(_Place)
+    ours: dict[str, int] = {}
+    for structure in structures:
+        name = structure.__name__.lstrip("_")
+        ours[name] = ctypes.sizeof(structure)
+        ours |= {f"{name}.{field}": getattr(structure, field).offset for field, *_ in structure._fields_}
+    return sorted(name for name in theirs | ours if theirs.get(name) != ours.get(name))
+
+
 def builtin(name: str, enter: int, function: int, arguments: list[str]) -> Callable[..., int]:
     """A built-in that calls the native `function`, whose arguments are all ints or None."""
-    return bound(name, enter, _Target(function, len(arguments), arguments.index("n")))
+    return bound(name, enter, Target(function, len(arguments), arguments.index("n")))
 
 
 def bound(name: str, function: int, target: ctypes.Structure) -> Callable[..., Any]:

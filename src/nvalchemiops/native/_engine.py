@@ -3,32 +3,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
+from .. import _building
 from . import _builtin, _threads
 from ._signatures import COMMON, INTEGERS, exports
 
 TABLES = ("core", "second")
 PLAIN = "plain"  # the calls of the PyTorch binding
 HALF_TABLES = ("half_core", "half_second")  # apart: who has no half precision does not wait for them
-
-# Building takes seconds and is not reentrant: the second of two first calls waits.
-_lock = threading.RLock()
-
-
-def _renew_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class NativeBuildError(RuntimeError):
@@ -41,32 +27,27 @@ def prototype(arguments: str) -> Callable[[int], Any]:
     return ctypes.CFUNCTYPE(ctypes.c_int64, *types)
 
 
-@contextlib.contextmanager
-def _notice(text: str, seconds: float = 1.0) -> Iterator[None]:
-    """Print a line to stderr if what follows takes long."""
-    timer = threading.Timer(seconds, print, [text], {"file": sys.stderr, "flush": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 def addresses(table: str, defines: dict[str, str] | None = None) -> dict[str, int]:
     """Build a table, set it up to run on this process's thread pool, and return the addresses of its functions."""
     from ._build import build  # Warp is imported when the engine is first needed
 
-    with _notice(f"nvalchemiops: compiling the CPU engine ({table}) with Warp; its kernel cache keeps it"):
-        found = build(table, defines)
+    found = build(table, defines)
     rows = {name: at for (name, _, _), at in zip(exports(table), found, strict=True)}
     pool = _threads.pool_addresses()
     if pool is not None:
         prototype(COMMON["configure"])(rows["configure"])(*pool)
     use_large_pages(rows)
     if _builtin.AVAILABLE:
+        require_layout(rows["layout"], _builtin.Interpreter, _builtin.Target)
         prototype(COMMON["attach"])(rows["attach"])(_builtin.interpreter())
     return rows
+
+
+def require_layout(function: int, *structures: type[ctypes.Structure]) -> None:
+    """Raise unless the structures are, field by field, what the native code takes them for; see `builtin.h`."""
+    wrong = _builtin.differences(prototype("")(function)(), structures)
+    if wrong:
+        raise NativeBuildError(f"the native code and Python disagree about where these are: {', '.join(wrong)}")
 
 
 def use_large_pages(rows: dict[str, int]) -> None:
@@ -82,7 +63,7 @@ def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, An
 
 
 def _callables(table: str, rows: dict[str, int]) -> dict[str, Any]:
-    wanted = {n: a.split() for n, _, a in exports(table) if n not in COMMON and a != COMMON["enter"]}
+    wanted = {n: a.split() for n, _, a in exports(table) if n not in COMMON and "n" in a.split()}
     if not _builtin.AVAILABLE:
         return {name: prototype(" ".join(arguments))(rows[name]) for name, arguments in wanted.items()}
     return {name: _builtin.builtin(name, rows["enter"], rows[name], arguments) for name, arguments in wanted.items()}
@@ -115,7 +96,7 @@ class Engine:
 
     def build(self, table: str) -> None:
         """Compile one table, if that has not been done. A table that failed is not tried again: it costs seconds."""
-        with _lock:
+        with _building.building():  # the second of two first calls waits
             if table in self._failures:
                 raise NativeBuildError(self._failures[table])
             if table not in self.__dict__:

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 from ..algebra import OPERATIONS, Operand
 
-# In every table: the thread pool, the way in for Python built-ins (`enter` is called by the interpreter only), and what
-# asks for large pages.
+# In every table: the thread pool, the way in for Python built-ins (`enter` is called by the interpreter only), where
+# the fields of the structures are that these take, and what asks for large pages.
 PAGES = {"pages": "madvise"}
-COMMON = {"configure": "parallel rank size", "attach": "interpreter", "enter": "self args count"} | PAGES
+COMMON = {
+    "configure": "parallel rank size",
+    "attach": "interpreter",
+    "enter": "self args count",
+    "layout": "",
+} | PAGES
 
 UNTYPED: dict[str, dict[str, str]] = {
     "core": {
         "check": "idx n m mode",
+        "order": "idx n k mode",
         "count": "idx counts n m mode",
     },
     "second": {},
-    "plain": dict.fromkeys(("plain", "function_forward", "function_backward"), "self args count"),  # like `enter`
+    "plain": {
+        **dict.fromkeys(("plain", "function_forward", "function_backward"), "self args count"),  # like `enter`
+        "plain_layout": "",
+    },
 }
 
 # Each of these exists for float32 and float64; in the table half_<name> for float16 and bfloat16. There `inv` is

@@ -7,7 +7,7 @@ that calls it.
 
 from __future__ import annotations
 
-from ._engine import _lock, _notice, use_large_pages
+from ._engine import use_large_pages
 from ._signatures import HALF, TYPED, exports
 from ._threads import PAYS_FROM
 
@@ -28,8 +28,7 @@ def handlers(table: str) -> dict[str, int]:
     from ._build import build  # Warp is imported when the engine is first needed
 
     table = "xla_" + table
-    with _lock, _notice(f"nvalchemiops: compiling the CPU engine ({table}) with Warp; its kernel cache keeps it"):
-        addresses = build(table, {"SEG_PAYS_FROM": str(PAYS_FROM)})
+    addresses = build(table, {"SEG_PAYS_FROM": str(PAYS_FROM)})
     rows = {name: address for (name, _, _), address in zip(exports(table), addresses, strict=True)}
     use_large_pages(rows)
     del rows["pages"]

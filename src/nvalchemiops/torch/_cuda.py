@@ -17,7 +17,9 @@ import torch
 import warp as wp
 from torch import Tensor
 
+from .. import _building
 from ..algebra import OPERATIONS, Operand
+from ..kernels._packed import NEEDS
 from ..kernels.launch import Place, Rows
 from ..kernels.operations import LAUNCHES
 from . import _compat
@@ -57,8 +59,14 @@ def _allocate(place: Place, shape: tuple[int, ...], dtype: Any) -> Rows:
 
 @functools.cache
 def _warp_device(device: torch.device) -> Any:
-    wp.init()
-    return wp.device_from_torch(device)
+    _building.initialise_quietly()
+    try:
+        return wp.device_from_torch(device)
+    except IndexError:  # of the devices that Warp has found
+        raise RuntimeError(
+            f"nvalchemiops: Warp finds no device for tensors on {device}. {NEEDS}. Until then, move the tensors "
+            "to the CPU."
+        ) from None
 
 
 def place_of(device: torch.device) -> Place:

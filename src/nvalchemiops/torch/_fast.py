@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.nn import Parameter
 from .. import native
 from ..algebra import OPERATIONS, Operand
 from ..native._builtin import AVAILABLE, bound
+from ..native._engine import require_layout
 from ..native._signatures import after_results, takes_idx
 from . import _compat, _index
 
@@ -79,8 +81,8 @@ class _Operation(ctypes.Structure):
         ("world", ctypes.POINTER(_World)),
         *[(name, ctypes.c_int64) for name in ("operands", "results", "outputs", "matrices", "takes_idx")],
         ("differentiable", ctypes.c_int64),
-        ("inputs", _Array * _ARRAYS),
-        ("written", _Array * _ARRAYS),
+        ("in", _Array * _ARRAYS),
+        ("out", _Array * _ARRAYS),
         ("function", ctypes.c_void_p * len(_DATA)),
         ("refuse", ctypes.py_object),
     ]
@@ -88,7 +90,7 @@ class _Operation(ctypes.Structure):
 
 class _Route(ctypes.Structure):
     _fields_ = [
-        ("operation", ctypes.POINTER(_Operation)),
+        ("op", ctypes.POINTER(_Operation)),
         ("asks", ctypes.c_int64),
         ("checks", ctypes.c_int64),
         ("general", ctypes.py_object),
@@ -225,11 +227,24 @@ def _route(name: str, *args: Any, **fields: Any) -> _Route:
     return _Route(ctypes.pointer(_operation(name)), *args, **fields)
 
 
+@functools.cache
+def _fits() -> bool:
+    """Whether the structures here are those of `plain_call.h`; if they are not, calls go through Python."""
+    try:
+        address = native.load().address("plain_layout")
+        require_layout(address, _World, _Array, _Operation, _Route, _Plan, _Function)
+    except native.NativeBuildError as error:
+        warnings.warn(f"nvalchemiops.torch makes its calls in Python, which is slower: {error}", stacklevel=2)
+        return False
+    return True
+
+
 def _later(native_name: str, arguments: str, target: ctypes.Structure, general: Callable[..., Any]) -> Any:
     """A function that becomes the built-in `native_name` on `target` at its first call, which compiles it."""
 
     def find() -> Any:
-        return bound(native_name, native.load().address(native_name), target)
+        address = native.load().address(native_name)
+        return bound(native_name, address, target) if _fits() else general
 
     def first(*args: Any) -> Any:
         names["_fast"] = unless_it_fails(find, lambda: general) if AVAILABLE else general

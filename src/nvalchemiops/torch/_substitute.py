@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import warp as wp
 
+from .. import _building
 from ..algebra import OPERATIONS, Operand
 from ..kernels.launch import Place, Rows
 from ..kernels.operations import LAUNCHES
@@ -68,6 +69,7 @@ def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
         named = dict(zip(arguments, values, strict=True))
         n, m, k, j, mode = (named.get(letter, 0) for letter in ("n", "m", "k", "j", "mode"))
         lengths = {"n": n, "m": m, "k": k, "j": j}
+        _building.initialise_quietly()
         place = Place(wp.get_device("cpu"))
 
         def rows(address: int | None, operand: Operand) -> Rows:

@@ -39,6 +39,28 @@ struct Target {
   i64 size;                                   // which argument is the number of elements
 };
 
+// Sizes of structures, and where their fields are, for Python, which fills them in: it compares these with its own.
+struct Place {
+  const char* name;
+  i64 at;
+};
+#define SEG_SIZE(S) Place{#S, sizeof(S)}
+#define SEG_AS(S, name, field) Place{#S "." name, __builtin_offsetof(S, field)}
+#define SEG_AT(S, field) SEG_AS(S, #field, field)
+#define SEG_END Place{nullptr, 0}
+
+constexpr Place LAYOUT[] = {
+  SEG_SIZE(Interpreter), SEG_AT(Interpreter, as_int), SEG_AT(Interpreter, make_int), SEG_AT(Interpreter, error),
+  SEG_AT(Interpreter, release), SEG_AT(Interpreter, acquire), SEG_AT(Interpreter, raise),
+  SEG_AT(Interpreter, type_error), SEG_AT(Interpreter, none), SEG_AT(Interpreter, attribute),
+  SEG_AT(Interpreter, set_attribute), SEG_AT(Interpreter, call), SEG_AT(Interpreter, call_method),
+  SEG_AT(Interpreter, type_of), SEG_AT(Interpreter, is_true), SEG_AT(Interpreter, length), SEG_AT(Interpreter, item),
+  SEG_AT(Interpreter, make_tuple), SEG_AT(Interpreter, set_item), SEG_AT(Interpreter, find), SEG_AT(Interpreter, keep),
+  SEG_AT(Interpreter, drop), SEG_AT(Interpreter, forget_error),
+  SEG_SIZE(Target), SEG_AT(Target, function), SEG_AT(Target, arguments), SEG_AT(Target, size), SEG_END,
+};
+i64 layout() { return (i64)LAYOUT; }
+
 constexpr i64 BUSY = 8192;                    // elements from which a call releases the GIL
 constexpr int MOST = 20;                      // arguments
 

@@ -15,19 +15,29 @@ template <class I> bool descends(const I* p, i64 b, i64 e) {   // somewhere in [
   for (; i < e; i++) any |= p[i] < p[i - 1];
   return any;
 }
-// The first element outside [0, m), else the first that is smaller than its predecessor; -1 if there is none.
-// m < 0: no upper bound.
-i64 first_offence(const Index& idx, i64 n, i64 m, int threads) {
-  if (n == 0) return -1;
+bool descends(const Index& idx, i64 n, int threads) {
   if (threads > MAXTHREADS) threads = MAXTHREADS;
   bool bad[MAXTHREADS];
   parallel(threads, [&](int rank) {
     const i64 b = max(1, share(n, threads, rank)), e = share(n, threads, rank + 1);
     bad[rank] = idx.wide ? descends((const i64*)idx.p, b, e) : descends((const i32*)idx.p, b, e);
   });
-  bool sorted = true;
-  for (int r = 0; r < threads; r++) sorted &= !bad[r];
-  if (sorted && idx[0] >= 0 && (m < 0 || idx[n - 1] < m)) return -1;
+  bool any = false;
+  for (int r = 0; r < threads; r++) any |= bad[r];
+  return any;
+}
+bool descends(const Index& idx, i64 n, i64 step, int threads) {   // step: bytes from one element to the next
+  if (step == (idx.wide ? 8 : 4)) return descends(idx, n, threads);
+  const auto at = [&](i64 i) { return Index{(const char*)idx.p + i * step, idx.wide}[0]; };
+  for (i64 i = 1; i < n; i++)
+    if (at(i) < at(i - 1)) return true;
+  return false;
+}
+// The first element outside [0, m), else the first that is smaller than its predecessor; -1 if there is none.
+// m < 0: no upper bound.
+i64 first_offence(const Index& idx, i64 n, i64 m, int threads) {
+  if (n == 0) return -1;
+  if (!descends(idx, n, threads) && idx[0] >= 0 && (m < 0 || idx[n - 1] < m)) return -1;
   for (i64 i = 0; i < n; i++)
     if (idx[i] < 0 || (m >= 0 && idx[i] >= m)) return i;
   for (i64 i = 1; i < n; i++)

@@ -424,4 +424,32 @@ void* function_backward(void* self, void* const* args, i64 count) {
   }
   return all;
 }
+// See `Place` in builtin.h.
+constexpr Place PLAIN_LAYOUT[] = {
+  SEG_SIZE(World), SEG_AT(World, tensor), SEG_AT(World, parameter), SEG_AT(World, integer), SEG_AT(World, exchange),
+  SEG_AS(World, "dtypes0", dtypes[0]), SEG_AS(World, "dtypes1", dtypes[1]), SEG_AS(World, "dtypes2", dtypes[2]),
+  SEG_AS(World, "dtypes3", dtypes[3]), SEG_AS(World, "dtypes4", dtypes[4]), SEG_AS(World, "dtypes5", dtypes[5]),
+  SEG_AT(World, data_ptr), SEG_AT(World, is_cpu), SEG_AT(World, is_neg), SEG_AT(World, dtype), SEG_AT(World, shape),
+  SEG_AT(World, is_contiguous), SEG_AT(World, contiguous), SEG_AT(World, requires_grad), SEG_AT(World, new_empty),
+  SEG_AS(World, "_version", version), SEG_AT(World, needs_input_grad), SEG_AT(World, saved_tensors),
+  SEG_AT(World, to_save), SEG_AT(World, rest), SEG_AT(World, dtype_only),
+  SEG_AS(World, "dispatch_modes", questions[0]), SEG_AS(World, "functorch_active", questions[1]),
+  SEG_AS(World, "tracing", questions[2]), SEG_AS(World, "profiling", questions[3]),
+  SEG_AT(World, count_function_modes), SEG_AT(World, function_modes), SEG_AT(World, forward_ad),
+  SEG_AT(World, current_level), SEG_AT(World, grad_enabled), SEG_AT(World, threads), SEG_AT(World, verdicts),
+  SEG_AT(World, setting), SEG_AT(World, look_size), SEG_AT(World, pays_from),
+  SEG_SIZE(Array), SEG_AT(Array, lead), SEG_AT(Array, trail), SEG_AT(Array, kind),
+  SEG_SIZE(Operation), SEG_AT(Operation, world), SEG_AT(Operation, operands), SEG_AT(Operation, results),
+  SEG_AT(Operation, outputs), SEG_AT(Operation, matrices), SEG_AT(Operation, takes_idx),
+  SEG_AT(Operation, differentiable), SEG_AT(Operation, in), SEG_AT(Operation, out), SEG_AT(Operation, function),
+  SEG_AT(Operation, refuse),
+  SEG_SIZE(Route), SEG_AT(Route, op), SEG_AT(Route, asks), SEG_AT(Route, checks), SEG_AT(Route, general),
+  SEG_AT(Route, apply),
+  SEG_SIZE(Plan), SEG_AT(Plan, saved), SEG_AT(Plan, save), SEG_AT(Plan, run), SEG_AT(Plan, arguments),
+  SEG_AT(Plan, argument), SEG_AT(Plan, gradients), SEG_AT(Plan, gradient), SEG_AT(Plan, last),
+  SEG_SIZE(Function), SEG_AT(Function, kernel), SEG_AT(Function, learn), SEG_AT(Function, forward),
+  SEG_AT(Function, backward), SEG_AT(Function, plans),
+  SEG_END,
+};
+i64 plain_layout() { return (i64)PLAIN_LAYOUT; }
 }}  // namespace seg

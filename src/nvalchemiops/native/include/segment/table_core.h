@@ -11,6 +11,12 @@ namespace seg { namespace {
 
 i64 check(const void* idx, i64 n, i64 m, i64 mode) { return Call(idx, n, m, mode | 2).offence; }
 
+// Whether idx, whose elements are `step` bytes apart, descends: -1 if it does not.
+i64 order(const void* idx, i64 n, i64 step, i64 mode) {
+  const Call call(idx, n, 0, mode & ~2);
+  return descends(call.idx, n, step, call.threads) ? 0 : -1;
+}
+
 i64 count(const void* idx, i32* counts, i64 n, i64 m, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
