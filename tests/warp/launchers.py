@@ -9,6 +9,7 @@ itself. `ORACLES` says what each launcher writes, in float64. An element outside
 import contextlib
 import inspect
 
+import ml_dtypes
 import numpy as np
 import warp as wp
 
@@ -16,7 +17,7 @@ from nvalchemiops import segment_ops, segment_ops_backward
 from nvalchemiops.kernels import dispatch, launch
 
 # name: arguments as name:type with the types of warp_api: T, V, S, H, W (a vector of H), R (a scalar of H), A (3 x 3
-# matrices), i (int32). Capital type letters in n-arrays first: `x:T` is one an element, `y:S*` one a segment.
+# matrices), i (int32); K is S, but float32 for half types. Capital type letters in n-arrays first: `x:T` is one an element, `y:S*` one a segment.
 INTERFACE = {
     "segmented_sum": "x:T idx out:T*",
     "segmented_component_sum": "x:V idx out:S*",
@@ -65,10 +66,10 @@ INTERFACE = {
     ),
     "segmented_mean_backward": "g_out:T* counts:i* idx grad_x:T",
     "segmented_mean_double_backward": "gg_x:T counts:i* idx grad_g_out:T*",
-    "segmented_rms_norm_forward_precompute": "x:V idx sum_sq:S* counts:i* out:S* inv_norm:S*",
-    "segmented_rms_norm_backward": "g_out:S* x:V inv_norm:S* idx grad_x:V",
+    "segmented_rms_norm_forward_precompute": "x:V idx sum_sq:S* counts:i* out:S* inv_norm:K*",
+    "segmented_rms_norm_backward": "g_out:S* x:V inv_norm:K* idx grad_x:V",
     "segmented_rms_norm_double_backward": (
-        "gg_x:V x:V g_out:S* inv_norm:S* counts:i* idx M grad_x_extra:V grad_g_out_extra:S*"
+        "gg_x:V x:V g_out:S* inv_norm:K* counts:i* idx M grad_x_extra:V grad_g_out_extra:S*"
     ),
     "segmented_max_norm_forward_precompute": "x:V idx out:S* argmax_idx:i*",
     "segmented_max_norm_backward": "g_out:S* x:V argmax_idx:i* idx grad_x:V",
@@ -78,6 +79,18 @@ INTERFACE = {
     "segment_div_backward": "g_result:S* denominator:i* grad_numerator:S*",
     "segment_div_double_backward": "gg_numerator:S* denominator:i* grad_g_result:S*",
 }
+
+
+# They want a sorted idx.
+REDUCING = """
+    segmented_sum segmented_component_sum segmented_dot segmented_inner_products segmented_count segmented_mean
+    segmented_rms_norm segmented_max_norm segmented_max segmented_min segmented_sum_double_backward
+    segmented_broadcast_backward segmented_component_sum_double_backward segmented_add_backward segmented_mul_backward
+    segmented_mul_double_backward segmented_dot_double_backward segmented_inner_products_double_backward
+    segmented_axpy_backward segmented_axpy_double_backward segmented_axpby_backward segmented_axpby_double_backward
+    segmented_mean_double_backward segmented_rms_norm_forward_precompute segmented_rms_norm_double_backward
+    segmented_max_norm_forward_precompute segmented_matvec_backward segmented_matvec_double_backward
+""".split()
 
 
 def arguments(name):
@@ -296,7 +309,11 @@ ORACLES = {
 
 
 # ------------------------------------------------------------------ calls
+BFLOAT16 = ml_dtypes.bfloat16
 DTYPES = {
+    (BFLOAT16, 1): wp.bfloat16,
+    (BFLOAT16, 3): wp.types.vector(length=3, dtype=wp.bfloat16),
+    (BFLOAT16, 9): wp.types.matrix(shape=(3, 3), dtype=wp.bfloat16),
     (np.float16, 1): wp.float16, (np.float16, 3): wp.vec3h, (np.float16, 9): wp.mat33h,
     (np.float32, 1): wp.float32, (np.float32, 3): wp.vec3f, (np.float32, 9): wp.mat33f,
     (np.float64, 1): wp.float64, (np.float64, 3): wp.vec3d, (np.float64, 9): wp.mat33d,
@@ -305,7 +322,12 @@ POISON = 7.0
 
 
 def width_of(kind, width):
-    return {"S": 1, "R": 1, "V": 3, "W": 3, "A": 9}.get(kind, width)
+    return {"S": 1, "R": 1, "K": 1, "V": 3, "W": 3, "A": 9}.get(kind, width)
+
+
+def kept(scalar):
+    """What by-products are kept in."""
+    return scalar if scalar in BOTH else np.float32
 
 
 def inputs_of(name):
@@ -324,14 +346,14 @@ def make_inputs(name, idx, m, width, scalar, seed=0):
         length = len(idx) if dimension == "n" else m
         if kind == "i":
             continue
-        shape = (length,) if kind in "SR" else (length, width_of(kind, width))
+        shape = (length,) if kind in "SRK" else (length, width_of(kind, width))
         values[argument] = rng.uniform(-2, 2, shape).astype(scalar).astype(np.float64)
     # What the forward operation leaves for the backward ones must fit the data.
     for argument in inputs_of(name):
         if argument in ("counts", "denominator"):
             values[argument] = segments.count
         elif argument == "inv_norm":
-            values[argument] = _rms(segments, values["x"])["inv_norm"].astype(scalar).astype(np.float64)
+            values[argument] = _rms(segments, values["x"])["inv_norm"].astype(kept(scalar)).astype(np.float64)
         elif argument == "argmax_idx":
             values[argument] = segments.argmax(values["x"])
     return values
@@ -342,6 +364,7 @@ def to_warp(values, kind, scalar, strided=False):
     if kind == "i":
         data, dtype = np.asarray(values).astype(np.int32), wp.int32
     else:
+        scalar = kept(scalar) if kind == "K" else scalar
         data = np.asarray(values).astype(scalar)
         dtype = DTYPES[scalar, data.shape[1] if data.ndim > 1 else 1]
     n = len(data)
@@ -376,7 +399,7 @@ def call(name, values, idx, m, width, scalar, strided=False, out_widths=None, de
         else:
             length = len(idx) if dimension == "n" else m
             k = (out_widths or {}).get(argument, width_of(kind, width))
-            array = to_warp(np.full((length,) if kind in "SRi" else (length, k), POISON), kind, scalar, strided)
+            array = to_warp(np.full((length,) if kind in "SRKi" else (length, k), POISON), kind, scalar, strided)
         made[argument] = array
         order.append(array)
     if device_arrays is not None:
@@ -417,6 +440,15 @@ def close(got, expected, scalar, scale=1.0):
 
 
 BOTH = [np.float32, np.float64]
+HALVES = [np.float16, BFLOAT16]
+
+
+def rounded_once(got, exact, scalar):
+    """Within half a unit in the last place of what float64 gives."""
+    info = ml_dtypes.finfo(scalar)
+    got, exact = np.asarray(got, np.float64), np.reshape(exact, np.shape(got))
+    bound = float(info.eps) / 2 * np.abs(exact) + float(info.smallest_subnormal) / 2 + 1e-12
+    assert (np.abs(got - exact) <= bound).all(), (got, exact)
 
 
 def lengths(*counts):

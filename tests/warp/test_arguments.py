@@ -7,7 +7,20 @@ import math
 import numpy as np
 import pytest
 import warp as wp
-from launchers import DTYPES, INTERFACE, arguments, call, launcher, make_inputs, sorted_idx, to_warp, width_of, widths
+from launchers import (
+    BFLOAT16,
+    DTYPES,
+    INTERFACE,
+    REDUCING,
+    arguments,
+    call,
+    launcher,
+    make_inputs,
+    sorted_idx,
+    to_warp,
+    width_of,
+    widths,
+)
 
 from nvalchemiops import segment_ops, segment_ops_backward
 from nvalchemiops.kernels import launch
@@ -22,6 +35,7 @@ def test_interface():
         assert list(inspect.signature(launcher(name)).parameters) == expected
         assert [argument.name for argument in SIGNATURES[name]] == expected
         assert launcher(name).__doc__ and "Parameters" in launcher(name).__doc__
+        assert ("sorted" in launcher(name).__doc__) == (name in REDUCING)
 
 
 def good(name, n=6, m=3, scalar=np.float32):
@@ -35,7 +49,7 @@ def good(name, n=6, m=3, scalar=np.float32):
         elif argument == "idx":
             found["idx"] = wp.array(sorted_idx(n, m), dtype=wp.int32, device="cpu")
         else:
-            shape = (length,) if kind in "SRi" else (length, width_of(kind, width))
+            shape = (length,) if kind in "SRKi" else (length, width_of(kind, width))
             found[argument] = to_warp(np.ones(shape), kind, scalar)
     return found
 
@@ -123,9 +137,19 @@ def test_rejects_negative_M():
     )
 
 
-@pytest.mark.parametrize("name", ["segmented_sum", "segmented_mul_backward", "segmented_rms_norm"])
-def test_rejects_half_in_reductions(name):
-    rejected(ValueError, name, good(name, scalar=np.float16), "must be", "got")
+@pytest.mark.parametrize("scalar", [np.float16, BFLOAT16])
+def test_rejects_by_products_in_half_precision(scalar):
+    """1 / (out counts) is often no number of theirs."""
+    values = good("segmented_rms_norm_backward", scalar=scalar)
+    half = wp.zeros(3, dtype=DTYPES[scalar, 1], device="cpu")
+    rejected(ValueError, "segmented_rms_norm_backward", {**values, "inv_norm": half}, "inv_norm", "float32")
+
+
+def test_rejects_vectors_of_bfloat16_by_a_name_that_can_be_typed():
+    values = good("segmented_sum", scalar=BFLOAT16)
+    name = "wp.types.vector(3, wp.bfloat16)"
+    rejected(ValueError, "segmented_sum", {**values, "out": good("segmented_sum")["out"]}, "out", name)
+    rejected(ValueError, "segmented_sum", {**good("segmented_sum"), "out": values["out"]}, "out", name)
 
 
 def test_rejects_results_of_wrong_width():
@@ -183,4 +207,6 @@ def test_compute_ept(is_vec3):
 
 
 def test_dtypes_are_what_the_tests_think():
-    assert {dtype for (_, k), dtype in DTYPES.items() if k == 1} == {wp.float16, wp.float32, wp.float64}
+    assert {dtype for (_, k), dtype in DTYPES.items() if k == 1} == {
+        wp.float16, wp.bfloat16, wp.float32, wp.float64,
+    }  # fmt: skip

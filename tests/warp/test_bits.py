@@ -4,7 +4,20 @@
 import numpy as np
 import pytest
 import warp as wp
-from launchers import BOTH, INTERFACE, Segments, arguments, call, lengths, route, same_bits, sorted_idx, to_warp, widths
+from launchers import (
+    BOTH,
+    HALVES,
+    INTERFACE,
+    Segments,
+    arguments,
+    call,
+    lengths,
+    route,
+    same_bits,
+    sorted_idx,
+    to_warp,
+    widths,
+)
 
 from nvalchemiops.kernels import launch
 
@@ -21,6 +34,14 @@ DISTRIBUTIONS = {
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_kernels_against_engine(distribution, scalar):
     idx, m = DISTRIBUTIONS[distribution]
+    for name in INTERFACE:
+        for width in widths(name):
+            same_bits(name, idx, m, width, scalar, ("engine", "kernels"), strided=(False, True))
+
+
+@pytest.mark.parametrize("scalar", HALVES)
+def test_kernels_against_engine_in_half_precision(scalar):
+    idx, m = DISTRIBUTIONS["blocks"]
     for name in INTERFACE:
         for width in widths(name):
             same_bits(name, idx, m, width, scalar, ("engine", "kernels"), strided=(False, True))

@@ -19,7 +19,7 @@ from launchers import (
     widths,
 )
 
-from nvalchemiops.segment_ops import segmented_dot, segmented_mul, segmented_rms_norm
+from nvalchemiops.segment_ops import segmented_dot, segmented_mul, segmented_rms_norm, segmented_sum
 from nvalchemiops.segment_ops_backward import (
     segmented_dot_backward,
     segmented_mul_backward,
@@ -43,7 +43,7 @@ def allocate(name, idx, m, width, scalar):
             found["idx"] = to_warp(idx, "i", scalar)
         else:
             length = len(idx) if dimension == "n" else m
-            shape = (length,) if kind in "SRi" else (length, width_of(kind, width))
+            shape = (length,) if kind in "SRKi" else (length, width_of(kind, width))
             found[argument] = to_warp(values.get(argument, np.full(shape, POISON)), kind, scalar)
     return found, values
 
@@ -81,6 +81,19 @@ def test_capture_of_every_launcher(scalar):
                 np.testing.assert_array_equal(
                     from_warp(array), from_warp(plain[argument]), err_msg=f"{name} {argument}"
                 )
+
+
+def test_an_unsorted_idx_is_not_seen_in_a_capture():
+    """Nothing can be raised when the launches run: values are unspecified then, and later calls are as ever."""
+    idx, other = to_warp([1, 0], "i", np.float32), to_warp([0, 1], "i", np.float32)
+    x, out = to_warp([1.0, 2.0], "S", np.float32), to_warp([0.0, 0.0], "S", np.float32)
+    segmented_sum(x, other, out)
+    with wp.ScopedCapture(device="cpu") as capture:
+        segmented_sum(x, idx, out)
+    wp.capture_launch(capture.graph)
+    idx.assign(np.array([0, 1], np.int32))
+    wp.capture_launch(capture.graph)
+    np.testing.assert_array_equal(out.numpy(), [1, 2])
 
 
 def chain(a):
