@@ -12,15 +12,15 @@ TORCH_VENV ?= .venv-torch-$(VERSION)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[torch,jax,examples,test,dev]"
+	$(BIN)/pip install --constraint constraints.txt torch
+	$(BIN)/pip install --constraint constraints.txt --editable ".[torch,jax,examples,test,dev]"
 	touch .venv/ready
 
 $(TORCH_VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(TORCH_VENV)
 	grep -v '^torch==' constraints.txt > $(TORCH_VENV)/constraints.txt
 	echo 'torch==$(VERSION)' >> $(TORCH_VENV)/constraints.txt
-	$(TORCH_VENV)/bin/pip install --quiet --constraint $(TORCH_VENV)/constraints.txt --editable ".[torch,test]"
+	$(TORCH_VENV)/bin/pip install --constraint $(TORCH_VENV)/constraints.txt --editable ".[torch,test]"
 	touch $@
 
 .PHONY: demo demo-jax test test-torch lint clean

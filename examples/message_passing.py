@@ -19,13 +19,10 @@ import time
 from collections.abc import Callable
 
 import torch
-import warp as wp
 from torch import Tensor, nn
 from torch_geometric.nn import Aggregation, MessagePassing, SchNet
 
 from nvalchemiops.torch.segment_ops import segmented_sum
-
-wp.config.log_level = 30  # Warp prints its banner to stdout
 
 CUTOFF = 4.0
 

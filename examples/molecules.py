@@ -28,7 +28,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import ase
 import numpy as np
 import torch
-import warp as wp
 from ase.calculators.lj import LennardJones
 from ase.collections import g2
 from ase.units import Bohr, Debye
@@ -49,7 +48,6 @@ from nvalchemiops.torch.segment_ops import (
     segmented_sum,
 )
 
-wp.config.log_level = 30  # Warp prints its banner to stdout
 plt.switch_backend("Agg")  # files only, no display
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

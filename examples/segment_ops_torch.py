@@ -10,7 +10,6 @@ Run it from the repository root: ``python examples/segment_ops_torch.py``
 from collections.abc import Callable
 
 import torch
-import warp as wp
 
 from nvalchemiops.torch.segment_ops import (
     segmented_dot,
@@ -22,7 +21,6 @@ from nvalchemiops.torch.segment_ops import (
     segmented_sum,
 )
 
-wp.config.log_level = 30  # Warp prints its banner to stdout
 torch.set_printoptions(precision=4, sci_mode=False)
 if torch.cuda.is_available():
     torch.set_default_device("cuda")

@@ -6,9 +6,11 @@ in Warp's terms: of scalars, of ``vec3``, of ``mat33``. What holds for all launc
 
 - Outputs are allocated by the caller and always fully written, also for N = 0. Inputs are not modified,
   unless "in place" is said.
-- ``idx`` is int32 of shape (N,). Reductions want it sorted; element-wise operations take any order. Its
-  values are not read on the host: an element with ``idx[i]`` outside [0, M) is ignored by reductions and
-  gets 0 in element-wise outputs.
+- ``idx`` is int32 of shape (N,). An element with ``idx[i]`` outside [0, M) is ignored by reductions and gets 0 in
+  element-wise outputs. Element-wise operations take any order; reductions want idx sorted, with what is outside [0, M)
+  at its ends. On the CPU anything else is a ``ValueError`` that names the first element out of order, before anything
+  is written. Where nothing can be raised (on CUDA, and in a capture on any device) nothing is looked at: there idx
+  must ascend as it is, padding included (negative at the start, M or more at the end), or values are unspecified.
 - Strided arrays are accepted. All arrays live on one device.
 - Launches go to the current stream, do not synchronise, and can be captured with ``wp.ScopedCapture``;
   scratch comes from ``wp.empty``. Run an operation once before a capture: its kernels are compiled then.
@@ -16,8 +18,12 @@ in Warp's terms: of scalars, of ``vec3``, of ``mat33``. What holds for all launc
   the segment itself: a segment has the same bits alone and in any batch, on CPU and CUDA.
 - A value that is no ``wp.array`` (or no int) raises ``TypeError``; a wrong dtype, shape or device
   ``ValueError``, before anything is launched. The message names the launcher and the argument.
+- Importing this module initialises Warp (``wp.init``) with the settings that it has by then.
 
-Types in the docstrings: S is float32 or float64, V is vec3f or vec3d, T is S or V, H is T, float16 or vec3h.
+Types in the docstrings: S is float16, bfloat16, float32 or float64, V a vector of three of these (``vec3h``,
+``vec3f``, ``vec3d``; ``wp.types.vector(3, wp.bfloat16)``), T is S or V. K, what is kept for a backward, is S, but
+float32 for float16 and bfloat16: 1 / (out counts) is often no number of theirs. Sums that a mean or a norm leaves
+beside its result are S: they may overflow in half precision where the result, which does not come from them, does not.
 """
 
 import operator
@@ -410,11 +416,11 @@ def segmented_broadcast(values: wp.array, idx: wp.array, out: wp.array) -> None:
     Parameters
     ----------
     values : wp.array
-        H, shape (M,).
+        T, shape (M,).
     idx : wp.array
         int32, shape (N,), any order.
     out : wp.array
-        H, shape (N,).
+        T, shape (N,).
 
     Raises
     ------
@@ -443,7 +449,7 @@ def segmented_mul(x: wp.array, y: wp.array, idx: wp.array, out: wp.array) -> Non
     Parameters
     ----------
     x : wp.array
-        H, shape (N,).
+        T, shape (N,).
     y : wp.array
         The scalar type of x, shape (M,).
     idx : wp.array
@@ -479,14 +485,14 @@ def segmented_add(x: wp.array, y: wp.array, idx: wp.array, out: wp.array) -> Non
     Parameters
     ----------
     x : wp.array
-        H, shape (N,).
+        T, shape (N,).
     y : wp.array
-        H of the same scalar type, shape (M,). If one of x and y is a vector, the scalar other is added to
+        T of the same scalar type, shape (M,). If one of x and y is a vector, the scalar other is added to
         every component.
     idx : wp.array
         int32, shape (N,), any order.
     out : wp.array
-        H, shape (N,): a vector if x or y is.
+        T, shape (N,): a vector if x or y is.
 
     Raises
     ------
@@ -516,7 +522,7 @@ def segmented_axpy(y: wp.array, x: wp.array, a: wp.array, idx: wp.array) -> None
     Parameters
     ----------
     y : wp.array
-        H, shape (N,); read and written.
+        T, shape (N,); read and written.
     x : wp.array
         The type of y, shape (N,).
     a : wp.array
@@ -552,7 +558,7 @@ def segmented_axpby(out: wp.array, a: wp.array, x: wp.array, b: wp.array, y: wp.
     Parameters
     ----------
     out : wp.array
-        H, shape (N,).
+        T, shape (N,).
     a, b : wp.array
         The scalar type of out, shape (M,).
     x, y : wp.array
@@ -590,7 +596,7 @@ def segmented_matvec(v: wp.array, m: wp.array, idx: wp.array, out: wp.array) -> 
     Parameters
     ----------
     v : wp.array
-        vec3h, vec3f or vec3d, shape (N,).
+        V, shape (N,).
     m : wp.array
         3 x 3 matrices of v's scalar type, shape (M,).
     idx : wp.array

@@ -10,7 +10,7 @@ L = <gg, gradients of the backward> its outputs are the derivatives of L by ``g_
 Element-wise outputs are 0 where ``idx[i]`` is outside [0, M), unless said otherwise.
 
 A value that is no ``wp.array`` (or no int, for M) raises ``TypeError``; a wrong dtype, shape or device
-``ValueError``. Types in the docstrings: S is float32 or float64, V is vec3f or vec3d, T is S or V.
+``ValueError``. The types S, V, T and K in the docstrings are those of `nvalchemiops.segment_ops`.
 
 Examples
 --------
@@ -588,8 +588,10 @@ def segmented_rms_norm_forward_precompute(
         V, shape (N,).
     idx : wp.array
         int32, shape (N,), sorted.
-    sum_sq, out, inv_norm : wp.array
+    sum_sq, out : wp.array
         S, shape (M,).
+    inv_norm : wp.array
+        K, shape (M,).
     counts : wp.array
         int32, shape (M,).
     """
@@ -604,8 +606,10 @@ def segmented_rms_norm_backward(
 
     Parameters
     ----------
-    g_out, inv_norm : wp.array
+    g_out : wp.array
         S, shape (M,).
+    inv_norm : wp.array
+        K, shape (M,).
     x : wp.array
         V, shape (N,).
     idx : wp.array
@@ -637,8 +641,10 @@ def segmented_rms_norm_double_backward(
     ----------
     gg_x, x : wp.array
         V, shape (N,).
-    g_out, inv_norm : wp.array
+    g_out : wp.array
         S, shape (M,).
+    inv_norm : wp.array
+        K, shape (M,).
     counts : wp.array
         int32, shape (M,).
     idx : wp.array
@@ -745,7 +751,7 @@ def segmented_matvec_backward(
     g_out, v : wp.array
         V, shape (N,).
     m : wp.array
-        mat33f or mat33d, shape (M,).
+        3 x 3 matrices of v's scalar type, shape (M,).
     idx : wp.array
         int32, shape (N,), sorted.
     grad_v : wp.array
@@ -779,7 +785,7 @@ def segmented_matvec_double_backward(
     gg_gv, g_out, v : wp.array
         V, shape (N,).
     gg_gM, m : wp.array
-        mat33f or mat33d, shape (M,).
+        3 x 3 matrices of v's scalar type, shape (M,).
     idx : wp.array
         int32, shape (N,), sorted.
     grad_g_out, grad_v_extra : wp.array
