@@ -19,6 +19,7 @@ import torch
 SLOW = "goes through the dispatcher"
 COMPOSED = "compositions of torch's operations"
 UNCHECKED = "is not checked"
+UNSEEN = "a freed storage is not noticed"
 
 # Names of torch, and what the warning says; None: something else does the same, no warning.
 NAMES = {
@@ -32,6 +33,9 @@ NAMES = {
     "autograd.forward_ad._current_level": SLOW,
     "_C._functorch.is_gradtrackingtensor": UNCHECKED,
     "_C._functorch.get_unwrapped": UNCHECKED,
+    "_C._functorch.is_functorch_wrapped_tensor": UNSEEN,
+    "_is_functional_tensor": UNSEEN,
+    "_C._aoti.unsafe_alloc_void_ptrs_from_tensors": None,
     "_C._AutoDispatchBelowAutograd": None,
     "autograd.forward_ad._set_fwd_grad_enabled _C._set_fwd_grad_enabled": COMPOSED,
     "_C._functorch.get_interpreter_stack": None,

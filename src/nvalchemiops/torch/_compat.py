@@ -9,6 +9,7 @@ sends every call to the dispatcher, which is slower and always right.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import warnings
 from typing import Any
@@ -93,6 +94,48 @@ def concrete(tensor: Any) -> Any:
         while _is_grad_wrapper(tensor):
             tensor = _unwrap(tensor)
     return tensor
+
+
+# ---- how large a storage is: nothing of torch looks before it reads a tensor whose storage was freed
+
+_UNSEEN = "a freed storage is not noticed in some transforms"
+_is_wrapper = find("_C._functorch.is_functorch_wrapped_tensor", lost=_UNSEEN)
+_is_functional = find("_is_functional_tensor", lost=_UNSEEN)
+
+
+def memory_of(tensor: Any) -> Any:
+    """The tensor that has the memory of this one, below all of functorch's levels; None if there is none to look at."""
+    if _is_wrapper is None or _unwrap is None or _is_functional is None or tracing() is not None:
+        return None
+    while _is_wrapper(tensor):
+        tensor = _unwrap(tensor)
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and not _is_functional(tensor)
+    return tensor if plain else None
+
+
+def storage_functions() -> tuple[int, int, int] | None:
+    """Addresses of the functions of torch's C interface that say how large a tensor's storage is and where the tensor
+    starts in it, and where the object of a tensor has the pointer that they take; None where that is not certain.
+    """
+    handles, tensors = find("_C._aoti.unsafe_alloc_void_ptrs_from_tensors"), [torch.empty(3), torch.empty(2, 5)]
+    steal = find("_C._aoti.alloc_tensors_by_stealing_from_void_ptrs")
+    try:
+        library = ctypes.CDLL(torch._C.__file__)
+        functions = library.aoti_torch_get_storage_size, library.aoti_torch_get_storage_offset
+        pointers = [t._cdata for t in tensors]
+        capsules = handles(tensors)
+    except (AttributeError, OSError, TypeError):
+        return None
+    address = ctypes.pythonapi.PyCapsule_GetPointer
+    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    # What a function takes is the address of a pointer; the same pointer is in the object, past its head.
+    fit = [ctypes.c_void_p.from_address(address(c, None)).value for c in capsules] == pointers
+    steal(capsules)
+    for at in range(object.__basicsize__, torch._C.TensorBase.__basicsize__, 8):
+        if fit and [ctypes.c_void_p.from_address(id(t) + at).value for t in tensors] == pointers:
+            size, start = (ctypes.cast(f, ctypes.c_void_p).value for f in functions)
+            return size or 0, start or 0, at
+    return None
 
 
 # ---- lowering one level, from inside an Autograd kernel of the dispatcher

@@ -22,7 +22,7 @@ from ..algebra import OPERATIONS, Operand
 from ..kernels._packed import NEEDS
 from ..kernels.launch import Place, Rows
 from ..kernels.operations import LAUNCHES
-from . import _compat
+from . import _compat, _memory
 from ._arguments import dtype_of
 
 # torch's dtypes as Warp's, and their sizes
@@ -119,6 +119,7 @@ def kernel(name: str) -> Callable[..., Any]:
 
     def run(*args: Any) -> Any:
         *tensors, idx, m = args
+        _memory.check_operands(op, tensors, idx)
         like = tensors[0]
         with _guard(like.device):
             place = place_of(like.device)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import algebra
 from ..algebra import PROGRAMS, Operation
-from . import _compose
+from . import _compose, _memory
 from ._autograd import Needs
 
 # Filled by `_routes`, by name of the operation; all are called as (*tensors, idx, m).
@@ -144,6 +144,7 @@ class OperationRule:
 
     def composed(self, *args: Any) -> Any:
         *tensors, idx, m = args
+        _memory.check_real(self.op, tensors, idx)
         # Through the entries, an operation that has a backward would come back here.
         primitives = _compose.ATEN if self.has_backward else namespace()
         return _compose.composed(self.op.name, primitives, tuple(tensors), idx, m)

@@ -33,13 +33,14 @@ _OBJECTS: dict[str, Any] = {
     "tensor": Tensor,
     "parameter": Parameter,
     "integer": int,
-    "exchange": None,
+    **dict.fromkeys(("exchange", "storage_size", "storage_of", "implementation")),
     **{f"dtypes{i}": dtype for i, dtype in enumerate((*_DATA, torch.int64, torch.int32))},
     **{
         name: name
         for name in (
             *("data_ptr", "is_cpu", "is_neg", "dtype", "shape", "is_contiguous", "contiguous", "requires_grad"),
             *("new_empty", "_version", "needs_input_grad", "saved_tensors", "to_save", "rest"),
+            *("untyped_storage", "nbytes", "storage_offset", "stride"),
         )
     },
     "dtype_only": ("dtype",),
@@ -124,6 +125,7 @@ def _world() -> _World:
     setting = ctypes.addressof(_index.Setting.native)
     world = _World(*map(id, _OBJECTS.values()), setting, _index.LOOK, native.PAYS_FROM)
     world.exchange = _exchange()
+    world.storage_size, world.storage_of, world.implementation = _compat.storage_functions() or (None, None, None)
     return world
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .. import native
+from . import _memory
 from ._compat import concrete, dispatch_modes, find, tracing
 
 _MODES = ("cached", "always", "off")
@@ -191,6 +192,7 @@ def check(op: str, idx: Tensor, m: int) -> None:
         return
     if not idx.numel():
         return
+    _memory.check(op, "idx", idx)
     tracked = not idx.is_inference()  # an inference tensor has no version counter
     if tracked:
         version, pointer = idx._version, idx.data_ptr()  # before looking

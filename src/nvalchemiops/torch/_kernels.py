@@ -16,7 +16,7 @@ import torch
 from .. import native
 from ..algebra import OPERATIONS, Operand
 from ..native._signatures import after_results, takes_idx
-from . import _fast, _index
+from . import _fast, _index, _memory
 from ._arguments import dtype_of
 
 # The engine's functions by operation and dtype; empty until the first call, which compiles them.
@@ -47,6 +47,7 @@ def call(name: str, *args: Any) -> Any:
     """Operation `name` on `(*operands, idx, m, mode=0)`."""
     op = OPERATIONS[name]
     count = len(op.operands)
+    _memory.check_operands(op, args[:count], args[count])
     tensors, idx = [t.contiguous() for t in args[:count]], args[count].contiguous()
     m, mode = args[count + 1], sum(args[count + 2 :])
     n, like = idx.shape[0], tensors[0]

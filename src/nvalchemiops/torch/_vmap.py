@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..algebra import Operand, Operation
+from . import _memory
 
 
 def rule(op: Operation, target: Callable[..., Any]) -> Callable[..., Any]:
@@ -21,6 +22,7 @@ def rule(op: Operation, target: Callable[..., Any]) -> Callable[..., Any]:
 
     def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         *tensors, idx, m = args
+        _memory.check_real(op, tensors, idx)
         if op.columnwise and in_dims[-2] is None:
             return target(tensors[0].movedim(in_dims[0], 1), idx, m), 1
         batch = info.batch_size

@@ -27,10 +27,15 @@ struct Exchanged;
 struct World {
   void *tensor, *parameter, *integer;         // types
   int (*exchange)(void* tensor, Exchanged*);  // null: attributes are asked one by one
+  // torch's own, on the address of what an at::Tensor is: a pointer, which a tensor's object holds at `implementation`.
+  // Null: attributes are asked.
+  i32 (*storage_size)(void* const* tensor, i64* bytes), (*storage_offset)(void* const* tensor, i64* scalars);
+  i64 implementation;
   void* dtypes[DTYPES + 2];
   // attributes and methods
   void *data_ptr, *is_cpu, *is_neg, *dtype, *shape, *is_contiguous, *contiguous, *requires_grad, *new_empty, *version;
   void *needs_input_grad, *saved_tensors, *to_save, *rest;
+  void *untyped_storage, *nbytes, *offset_of, *stride;
   void* dtype_only;                           // ("dtype",)
   void* questions[4];                         // functions: whether something is active that wants to see a call
   void *count_function_modes, *function_modes;
@@ -127,12 +132,28 @@ struct Tensor {
   bool whole;                                 // contiguous
   i64 dims;
   i64 size[DIMS];
+  i64 last;                                   // where the last element is, counted from the first; -1: there is none
 
   // False: no plain CPU tensor, or an error, if one is set.
   bool read(const World& w, void* o, bool asks) {
     object = o;
     if (asks && truth(method(o, w.is_neg)) != 0) return false;
-    return (w.exchange ? exchanged(w) : asked(w)) && (!asks || p);
+    return (w.exchange ? exchanged(w) : asked(w)) && (!asks || p) && held(w);
+  }
+  // Whether the storage holds all elements: it may have been freed or shrunk since the tensor was made.
+  bool held(const World& w) const {
+    i64 bytes, offset;
+    if (last < 0 || dtype == OTHER) return true;
+    if (!p) return false;
+    if (w.storage_size) {
+      void* const* const tensor = (void**)((char*)object + w.implementation);
+      if (w.storage_size(tensor, &bytes) || w.storage_offset(tensor, &offset)) return false;
+    } else {
+      const Ref storage(method(object, w.untyped_storage));
+      if (!storage.p || !number(method(storage.p, w.nbytes), bytes) || !number(method(object, w.offset_of), offset))
+        return false;
+    }
+    return offset + last < bytes / SIZES[dtype];
   }
   bool exchanged(const World& w) {
     Exchanged x;
@@ -141,13 +162,17 @@ struct Tensor {
     dtype = dtype_of(x);
     dims = x.dims;
     whole = true;
+    last = 0;
     i64 step = 1;
     for (i64 d = dims - 1; d >= 0; d--) {
       size[d] = x.size[d];
-      whole &= size[d] == 1 || !x.stride || x.stride[d] == step;
+      const i64 stride = x.stride ? x.stride[d] : step;
+      whole &= size[d] == 1 || stride == step;
+      last += (size[d] - 1) * stride;
       step *= size[d];
     }
     whole |= step == 0;
+    if (step == 0) last = -1;
     return true;
   }
   bool asked(const World& w) {
@@ -157,8 +182,16 @@ struct Tensor {
     dtype = seg::dtype_of(w, type.p);
     dims = python->length(shape.p);
     if (dims < 0 || dims > DIMS) return false;
-    for (i64 d = 0; d < dims; d++)
+    const Ref strides(method(object, w.stride));
+    if (!strides.p) return false;
+    bool none = false;
+    last = 0;
+    for (i64 d = 0; d < dims; d++) {
       if ((size[d] = python->as_int(python->item(shape.p, d))) < 0) return false;   // an error: no int
+      last += (size[d] - 1) * python->as_int(python->item(strides.p, d));
+      none |= size[d] == 0;
+    }
+    if (none) last = -1;
     const int all = truth(method(object, w.is_contiguous));
     whole = all == 1;
     return all >= 0;
