@@ -8,7 +8,7 @@ what to do. They contain the words that programs match on: num_segments, int32, 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from .algebra import Operation
@@ -48,6 +48,7 @@ def check(
     indices: Collection[Any],
     cure: str,
     promotion: str,
+    differ: Callable[[Any, Any], bool] = operator.ne,
 ) -> None:
     """Raise ValueError for a dtype or a shape that does not fit the operation.
 
@@ -66,11 +67,22 @@ def check(
         raise ValueError(f"{name}: idx must be int32 or int64, got {idx.dtype}. Convert it with {cure}.")
     if len(idx.shape) != 1:
         raise ValueError(f"{name}: idx must be 1-D, one segment number an element, got shape {tuple(idx.shape)}")
-    check_shapes(name, op, labels, arrays, idx, m)
+    check_shapes(name, op, labels, arrays, idx, m, differ)
 
 
-def check_shapes(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any], idx: Any, m: Any) -> None:
-    """Raise ValueError for a shape that does not fit the operation, the 1-D idx and the number of segments."""
+def check_shapes(
+    name: str,
+    op: Operation,
+    labels: Sequence[str],
+    arrays: Sequence[Any],
+    idx: Any,
+    m: Any,
+    differ: Callable[[Any, Any], bool] = operator.ne,
+) -> None:
+    """Raise ValueError for a shape that does not fit the operation, the 1-D idx and the number of segments.
+
+    `differ` says whether two sizes, or two tuples of them, differ.
+    """
     given = list(zip(op.operands, labels, [tuple(a.shape) for a in arrays], strict=True))
     for operand, label, shape in given:
         dims = (operand.lead.upper(), *(t.upper() for t in operand.trail))
@@ -80,13 +92,13 @@ def check_shapes(name: str, op: Operation, labels: Sequence[str], arrays: Sequen
         elif not shape:
             raise ValueError(f"{name}: {label} must have a row an element, shape (N, ...), got a 0-D array")
     for operand, label, shape in given:  # before anything about idx
-        if operand.lead == "m" and shape[0] != m:
+        if operand.lead == "m" and differ(shape[0], m):
             raise ValueError(
                 f"{name}: {label} must have a row a segment, num_segments = {m}, got shape {shape}. "
                 f"Is num_segments {label}.shape[0]?"
             )
     for operand, label, shape in given:
-        if operand.lead == "n" and shape[0] != idx.shape[0]:
+        if operand.lead == "n" and differ(shape[0], idx.shape[0]):
             raise ValueError(
                 f"{name}: {label} and idx must have one row an element, got {label} of shape {shape} "
                 f"and idx of shape {tuple(idx.shape)}"
@@ -99,6 +111,6 @@ def check_shapes(name: str, op: Operation, labels: Sequence[str], arrays: Sequen
             sizes = [("k", shape[1:])] if operand.trail else []
         for letter, size in sizes:
             other, expected = bound.setdefault(letter, (label, size))
-            if size != expected:
+            if differ(size, expected):
                 shapes = ", ".join(f"{each} {its}" for _, each, its in given)
                 raise ValueError(f"{name}: {label} must fit {other}, got shapes {shapes}")

@@ -4,6 +4,7 @@
 Most cases run on aot_eager, which takes the whole path but the code generator; the few on Inductor cost seconds.
 """
 
+import logging
 import os
 import shutil
 
@@ -106,6 +107,62 @@ def test_num_segments_from_the_data(case):
         for m in (5, 7) if case.op.reduces else (5,):
             inputs, idx = batch(case, N, m)
             assert same_bits(program(idx, torch.tensor(m), *inputs), case(*inputs, idx, m))
+
+
+@every_op
+@pytest.mark.skipif(OLD, reason="torch 2.8 loses what is checked between Dynamo and AOTAutograd")
+def test_slices_by_a_number_from_the_data(case):
+    """Sizes that are symbols without values agree, forward and backward; where they do not, the program raises."""
+
+    def function(idx, n, m, more, *a):
+        n, m = n.item(), m.item()
+        a = [b[:n] if array.kind == "element" else b[:m] for b, array in zip(a, case.op.args, strict=True)]
+        return case(*a, idx[:n], m + more.item())
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        program, zero, one = compiled(function), torch.tensor(0), torch.tensor(1)
+        for n, m in ((6, 4), (N, M), (3, 1)):
+            number, inputs, w = torch.tensor([n, m]), case.inputs(N, M), case.weights(n, m)
+            ours, eager = leaves(inputs), leaves(inputs)
+            out, expected = program(IDX, *number, zero, *ours), function(IDX, *number, zero, *eager)
+            assert same_bits(out.detach(), expected.detach())
+            found, right = torch.autograd.grad(out, ours, w), torch.autograd.grad(expected, eager, w)
+            assert all(map(same_bits, found, right))
+        if not case.op.reduces:
+            with pytest.raises(Exception, match="Runtime assertion|must have a row a segment"):
+                program(IDX, torch.tensor(6), torch.tensor(4), one, *inputs)
+
+
+@pytest.mark.parametrize("backend", [INDUCTOR])
+def test_checkpoint_and_the_cache(backend, caplog, tmp_path, monkeypatch):
+    """AOTAutograd can save the graph of a checkpoint with our ops in it: nothing to say in its log."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def block(x, s, idx, like):
+        m = like.shape[0]
+        y = segment_ops.segmented_mul(x.sin(), segment_ops.segmented_rms_norm(x, idx, m) * s, idx, m)
+        return segment_ops.segmented_sum(y, idx, m)
+
+    def function(*args):
+        return checkpoint(block, *args, use_reentrant=False).sum()
+
+    x, s, like = torch.randn(N, 3), torch.randn(M), torch.zeros(M)
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    logger = logging.getLogger("torch")
+    logger.addHandler(caplog.handler)
+    try:
+        ours, eager = leaves([x, s]), leaves([x, s])
+        compiled(function, backend)(*ours, IDX, like).backward()
+        function(*eager, IDX, like).backward()
+        for a, b in zip(ours, eager, strict=True):
+            assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-6)
+    finally:
+        logger.removeHandler(caplog.handler)
+    said = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING or r.exc_info]
+    assert said == []
+    found = counters["aot_autograd"]
+    assert found["autograd_cache_bypass"] == 0 and found["autograd_cache_saved"] == 1, found
 
 
 @every_op

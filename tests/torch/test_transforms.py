@@ -906,6 +906,39 @@ def test_export_of_any_number_of_segments(case, fresh_dynamo):
 
 
 @every_op
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("given", ["argument", "item"])
+def test_export_with_a_dynamic_num_segments(case, given, strict, fresh_dynamo):
+    """num_segments as an argument of the program, or from a tensor."""
+
+    class Module(torch.nn.Module):
+        def forward(self, idx, number, *arrays):
+            m = number if given == "argument" else number.item()
+            if given == "item" and not case.op.reduces:
+                torch._check(m == arrays[-1].shape[0])
+            return case(*arrays, idx, m)
+
+    def number(m):
+        return m if given == "argument" else torch.tensor(m)
+
+    dynamic = torch.export.Dim.DYNAMIC
+    dims = (
+        {0: dynamic},
+        dynamic if given == "argument" else None,
+        tuple({0: dynamic} for _ in case.op.args),
+    )
+    program = torch.export.export(Module(), (IDX, number(M), *data(case)), dynamic_shapes=dims, strict=strict)
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    loaded = torch.export.load(buffer).module()
+    for lengths in ((3, 0, 2), (1, 1, 0, 4, 2, 0, 6)):
+        idx = make_index(lengths)
+        inputs = case.inputs(len(idx), len(lengths))
+        assert same_bits(loaded(idx, number(len(lengths)), *inputs), case(*inputs, idx, len(lengths)))
+
+
+@every_op
 @pytest.mark.filterwarnings("ignore")
 def test_jit_trace(case):
     inputs = data(case)

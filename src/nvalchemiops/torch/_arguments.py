@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _shapes
 from ..algebra import Operand, Operation
-from ._compat import check_value, is_dynamo_compiling
+from ._compat import check_value, differ, is_dynamo_compiling
 
 # The dtypes of the data, and in which each keeps by-products: 1 / (out count) is often no number of half precision.
 KEPT = {
@@ -64,7 +64,7 @@ def check(name: str, op: Operation, labels: Sequence[str], tensors: Sequence[Any
     m = segments(name, num_segments)
     x = tensors[0]
     promotion = f"Convert one, as in {labels[-1]}.to({labels[0]}.dtype), also under autocast."
-    _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "idx.to(torch.int32)", promotion)
+    _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "idx.to(torch.int32)", promotion, differ)
     # M = 0 only with N = 0; not asked where m may be known at run time only.
     if not is_dynamo_compiling() and isinstance(m, int) and m == 0 and idx.shape[0] != 0:
         raise ValueError(f"{name}: num_segments is 0, so no idx is in range, but there are {idx.shape[0]} elements")

@@ -37,15 +37,35 @@ SLOW = "every call goes through the dispatcher"
 
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-_traces_messages = torch.__version__ >= "2.13"  # 2.8 does not
-
-
 def check_value(condition: Any, message: str) -> None:
-    """Raise ValueError unless the condition holds, which may be known at run time only."""
-    if _traces_messages or not is_dynamo_compiling():
-        torch._check_value(condition, lambda: message)
-    else:
+    """Raise ValueError unless the condition holds, which may be known at run time only.
+
+    Dynamo would put a message, which is a function, into its graph: export fails on it, and it cannot be pickled as
+    part of a cache key.
+    """
+    if is_dynamo_compiling():
         torch._check_value(condition)
+    else:
+        torch._check_value(condition, lambda: message)
+
+
+def differ(a: Any, b: Any) -> bool:
+    """Whether two sizes, or two shapes, differ.
+
+    Where that is known at run time only, as of two slices by one number from the data, they do not, and the program
+    checks it.
+    """
+    if isinstance(a, tuple):
+        return len(a) != len(b) or any([differ(i, j) for i, j in zip(a, b, strict=True)])
+    if not (is_dynamo_compiling() or isinstance(a, torch.SymInt) or isinstance(b, torch.SymInt)):
+        return a != b
+    from torch.fx.experimental.symbolic_shapes import guard_or_false, statically_known_true  # imports SymPy
+
+    if guard_or_false(a != b):
+        return True
+    if not statically_known_true(a == b):
+        check_value(a == b, "sizes do not agree")
+    return False
 
 
 # ---- what the fast route asks

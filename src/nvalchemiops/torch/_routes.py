@@ -29,7 +29,7 @@ from torch.autograd import Function
 
 from .. import _shapes
 from ..algebra import OPERATIONS, Operation
-from . import _autograd, _fast, _vmap
+from . import _autograd, _compat, _fast, _vmap
 from ._arguments import FLOATS, KEPT, dtype_of
 from ._derivatives import ENTRIES, OPS, OperationRule
 from ._kernels import KERNELS
@@ -63,7 +63,7 @@ def _check_shapes(op: Operation, args: tuple[Any, ...]) -> None:
         raise ValueError(f"{name}: idx must be 1-D int32 or int64, got {idx.dtype} {tuple(idx.shape)}")
     if tensors[0].dtype not in KEPT:
         raise ValueError(f"{name}: {op.operands[0].name} must be {FLOATS}, got {tensors[0].dtype}")
-    _shapes.check_shapes(name, op, [o.name for o in op.operands], tensors, idx, m)
+    _shapes.check_shapes(name, op, [o.name for o in op.operands], tensors, idx, m, _compat.differ)
     for operand, tensor in zip(op.operands, tensors, strict=True):
         dtype = dtype_of(operand, tensors[0].dtype)
         if tensor.dtype != dtype:
