@@ -120,3 +120,26 @@ def test_no_elements(case):
         assert jax.jacrev(lambda *a, m=m, idx=idx: case(*a, idx, m))(*inputs).size == 0
         batched = jax.vmap(lambda *a, m=m, idx=idx: case(*a, idx, m))(*[jnp.stack([a, a]) for a in inputs])
         assert batched.shape == (2, *case(*inputs, idx, m).shape)
+
+
+@cases(("float64",), widths=1)
+def test_float64_where_x64_is_off(case):
+    """An array that was made where it was on: three derivatives, with all of its digits."""
+    idx, m = index(SMALL), len(SMALL)
+    x, *rest = case.inputs(len(idx), m)
+    direction, cotangent = case.inputs(len(idx), m, seed=2)[0], case.weights(len(idx), m)
+    function = lambda x: case(x, *rest, idx, m)  # noqa: E731
+    reverse = lambda f, ct: lambda x: jax.vjp(f, x)[1](ct)[0]  # noqa: E731
+    forward = lambda f: lambda x: jax.jvp(f, (x,), (direction,))[1]  # noqa: E731
+    first = reverse(function, cotangent)
+    found = [function, first, forward(first), reverse(first, direction), forward(forward(first))]
+    found.append(forward(reverse(first, direction)))
+    if "max" not in case.op.short:  # a derivative of JAX's own gather in reverse fails without x64
+        found.append(reverse(reverse(first, direction), direction))
+    expected = [f(x) for f in found]
+    with jax.enable_x64(False):
+        eager = [f(x) for f in found]
+        compiled = [jax.jit(f)(x) for f in found]
+    assert all(a.dtype == "float64" for a in eager + compiled)
+    assert_close(eager, expected, 1e-12)
+    assert_close(compiled, expected, 1e-12)

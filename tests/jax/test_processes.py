@@ -170,7 +170,9 @@ print(out.unique().tolist(), torch.allclose(x.grad, torch.tensor(1e-4)))
 def test_int64_idx_does_not_narrow_without_x64():
     python("""
 import numpy as np, jax, jax.numpy as jnp
-from nvalchemiops.jax.segment_ops import segmented_mul, segmented_sum
+from nvalchemiops.algebra import OPERATIONS
+from nvalchemiops.jax._lowering import on_xla
+from nvalchemiops.jax.segment_ops import segmented_dot, segmented_mul, segmented_sum
 try:
     segmented_sum(jnp.ones(2), np.array([0, 2**32 + 1]), 2)
 except ValueError as error:
@@ -179,6 +181,17 @@ else:
     raise SystemExit("narrowed")
 for idx, expected in (([0, 2**32 + 1], [1, 0]), ([-2**33, 1], [0, 1])):  # where nothing is checked: no segment
     assert jax.jit(lambda x: segmented_sum(x, np.array(idx), 2))(jnp.ones(2)).tolist() == expected
+    with jax.enable_x64(True):
+        wide = jnp.asarray(np.array([idx]))
+    ones = jnp.ones((1, 2))
+    for batch in (np.array([idx]), wide):
+        assert jax.vmap(lambda x, i: segmented_sum(x, i, 2))(ones, batch).tolist() == [expected]
+        assert jax.vmap(lambda i: segmented_dot(ones[0], ones[0], i, 2))(batch).tolist() == [expected]
+        square = lambda x, i: segmented_dot(x, x, i, 2).sum()
+        assert jax.vmap(jax.grad(square))(ones, batch).tolist() == [[2 * e for e in expected]]
+    f = lambda x, i: segmented_mul(x, x, i, 2)
+    assert jax.jit(jax.vmap(f))(ones, wide).tolist() == [expected]
+    assert jax.jit(lambda x, i: on_xla(OPERATIONS["sum"])(x, i, m=2)[0])(ones[0], wide[0]).tolist() == expected
 assert segmented_mul(jnp.ones(2), np.ones(2), np.array([0, 1]), 2).dtype == "float32"  # NumPy's float64 is, too
 print(segmented_sum(jnp.ones(2), np.array([0, 1]), 2))
 """)

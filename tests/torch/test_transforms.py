@@ -276,6 +276,60 @@ def test_vmap_over_padded_indices(case):
                 compare(g[k], e)
 
 
+STACKED = {
+    "vmap": lambda f, a, t: vmap(lambda x: f(x, *a[1:]))(torch.stack([a[0], 2 * a[0]])),
+    "vmap, last axis": lambda f, a, t: vmap(f, -1)(*[torch.stack([x, 2 * x], -1) for x in a]),
+    "jvp": lambda f, a, t: jvp(f, a, t),
+    "vjp": lambda f, a, t: (lambda out, pull: pull(tree_map_only(torch.Tensor, _seed, out)))(*vjp(f, *a)),
+    "jacfwd": lambda f, a, t: jacfwd(f)(*a),
+    "jacrev": lambda f, a, t: jacrev(f)(*a),
+}
+
+
+def _seed(a):
+    return _seeds([a])[0]
+
+
+@every_op
+@pytest.mark.parametrize("batch", ["innermost", "outermost"])
+@pytest.mark.parametrize("inner", STACKED)
+def test_nan_padding_under_two_transforms(case, inner, batch):
+    """Elements out of range have data and tangents of NaN; in the composition 0, and a segment of their own."""
+    m = 3
+    indices = torch.tensor([[0, 0, 1, 2, 2, 3, 3, 3], [-1, 0, 0, 0, 1, 1, 3, 9]], dtype=torch.int32)
+    outside = (indices < 0) | (indices >= m)
+    kinds = [kind.kind == "element" for kind in case.op.args]
+
+    def op(idx, *a):
+        return case(*a, idx, m)
+
+    def composed(idx, *a):
+        last = [x if element else torch.cat([x, x[:1] * 0]) for x, element in zip(a, kinds, strict=True)]
+        out = case.composed(*last, torch.where((idx < 0) | (idx >= m), m, idx), m + 1)
+        return out[:m] if case.op.reduces else out
+
+    def padded(fill, seed):
+        """Inputs or tangents of both samples."""
+        both = zip(*(case.inputs(N, m, seed + k) for k in range(2)), strict=True)
+        for a, element in zip(map(torch.stack, both), kinds, strict=True):
+            yield torch.where(outside.view(2, -1, *[1] * (a.dim() - 2)), fill, a) if element else a
+
+    def results(f, fill, outer):
+        arrays, tangents = padded(fill, 0), tuple(padded(fill, 2))
+        if batch == "innermost":
+            return STACKED[outer](
+                lambda *a: STACKED[inner](lambda *a: vmap(f)(indices, *a), a, tangents), tuple(arrays), tangents
+            )
+
+        def one(idx, a, t):
+            return STACKED[outer](lambda *a: STACKED[inner](lambda *a: f(idx, *a), a, t), a, t)
+
+        return vmap(one)(indices, tuple(arrays), tangents)
+
+    for outer in STACKED:
+        compare(results(op, float("nan"), outer), results(composed, 0.0, outer))
+
+
 # ------------------------------------------------------------------ forward mode by dual tensors
 @two_widths
 @pytest.mark.parametrize("requires_grad", [False, True])

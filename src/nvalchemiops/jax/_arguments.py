@@ -34,6 +34,17 @@ def dtype_of(operand: Operand, dtype: Any, n: Any) -> Any:
     return jnp.float32 if operand.by_product and half else dtype
 
 
+def narrow(idx: Any) -> Any:
+    """idx in integers that JAX's own ops keep: without x64 int32, where a number too large stays out of range."""
+    if idx.dtype.itemsize == 4 or jax.config.jax_enable_x64:
+        return idx
+    if isinstance(idx, np.ndarray):
+        return jnp.asarray(np.clip(idx, -1, LARGEST), jnp.int32)
+    halves = jax.lax.bitcast_convert_type(idx, jnp.int32)  # JAX narrows what it is compared with
+    low, high = halves[..., 0], halves[..., 1]
+    return jnp.where(high == low >> 31, low, jnp.where(high < 0, -1, LARGEST))
+
+
 def placed(array: Any) -> Any:
     """An array of NumPy's as one of JAX's, float64 as float32 without x64; anything else as it is."""
     return jnp.asarray(array) if isinstance(array, np.ndarray) and array.dtype in FLOATS else array

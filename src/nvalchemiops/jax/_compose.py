@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .. import algebra
 from ..algebra import OPERATIONS, PROGRAMS
-from ._arguments import dtype_of, position_dtype
+from ._arguments import dtype_of, narrow, position_dtype
 
 
 class Namespace:
@@ -125,7 +125,10 @@ XLA = Namespace({name: getattr(Xla, name) for name in algebra.ADJOINTS})
 
 def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> list[Any]:
     """The results of operation `name` over the namespace P; in float64 where JAX has it, rounded once."""
-    dtype, n = tensors[0].dtype, idx.shape[0]
+    if tensors[0].dtype == jnp.float64 and not jax.config.jax_enable_x64:  # made where it was enabled
+        with jax.enable_x64(True):
+            return composed(name, P, tensors, idx, m)
+    dtype, n, idx = tensors[0].dtype, idx.shape[0], narrow(idx)
     wide = [t.astype(_widest()) if jnp.issubdtype(t.dtype, jnp.floating) else t for t in tensors]
     if name in PROGRAMS:
         program = PROGRAMS[name]

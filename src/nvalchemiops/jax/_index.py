@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._arguments import LARGEST
+from ._arguments import narrow
 
 # id -> (weak reference, last value) of arrays that are sorted and not negative
 _verdicts: dict[int, tuple[Any, int]] = {}
@@ -37,12 +37,8 @@ def check(op: str, idx: Any, m: int) -> None:
 
 
 def placed(idx: Any) -> jax.Array:
-    """idx as an array of JAX. Where that has no int64, a value that int32 cannot hold stays out of range."""
-    if isinstance(idx, jax.Array):
-        return idx
-    if idx.dtype.itemsize == 8 and not jax.config.jax_enable_x64:
-        idx = np.clip(idx, -1, LARGEST)
-    return jnp.asarray(idx)
+    """idx as an array of JAX."""
+    return idx if isinstance(idx, jax.Array) else jnp.asarray(narrow(idx))
 
 
 def _remember(idx: jax.Array, last: int) -> None:

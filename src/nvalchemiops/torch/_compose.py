@@ -97,7 +97,8 @@ class Aten:
 
     @classmethod
     def dot(cls, x: Tensor, y: Tensor, idx: Tensor, m: Any) -> Tensor:
-        return cls.sum(Namespace.sum_columns(x * y), idx, m)
+        # Before the product: its derivative multiplies a zero by the data.
+        return cls.sum(Namespace.sum_columns(cls._masked(x, idx, m) * cls._masked(y, idx, m)), idx, m)
 
     @classmethod
     def _masked(cls, x: Tensor, idx: Tensor, m: Any) -> Tensor:
@@ -117,7 +118,7 @@ class Aten:
 
     @classmethod
     def outer(cls, v: Tensor, w: Tensor, idx: Tensor, m: Any) -> Tensor:
-        return cls.sum(v.unsqueeze(2) * w.unsqueeze(1), idx, m)
+        return cls.sum(cls._masked(v, idx, m).unsqueeze(2) * cls._masked(w, idx, m).unsqueeze(1), idx, m)
 
     @classmethod
     def max_norm_at(cls, x: Tensor, idx: Tensor, m: Any) -> Tensor:

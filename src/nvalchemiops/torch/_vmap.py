@@ -32,13 +32,15 @@ def rule(op: Operation, target: Callable[..., Any]) -> Callable[..., Any]:
         if batch * stride > torch.iinfo(torch.int32).max:
             idx = idx.long()
         number = torch.arange(batch, device=idx.device, dtype=idx.dtype).unsqueeze(1)
-        inside = (idx >= 0) & (idx < m)
+        if not op.columnwise:
+            inside = (idx >= 0) & (idx < m)
+            tensors = [_masked(t, inside) if o.lead == "n" else t for o, t in zip(op.operands, tensors, strict=True)]
         folded = (idx.clamp(-1, m) + number * stride).reshape(-1)
         flat = [_fold(o, t, number, n) for o, t in zip(op.operands, tensors, strict=True)]
         outs = target(*flat, folded, batch * stride)
         if len(op.results) == 1:
-            return _unfold(op.results[0], outs, number, inside, stride), 0
-        back = tuple(_unfold(r, o, number, inside, stride) for r, o in zip(op.results, outs, strict=True))
+            return _unfold(op.results[0], outs, number, n, stride), 0
+        back = tuple(_unfold(r, o, number, n, stride) for r, o in zip(op.results, outs, strict=True))
         return back, (0,) * len(back)
 
     return batched
@@ -46,6 +48,11 @@ def rule(op: Operation, target: Callable[..., Any]) -> Callable[..., Any]:
 
 def _front(tensor: Tensor, dim: int | None, batch: int) -> Tensor:
     return tensor.movedim(dim, 0) if dim is not None else tensor.unsqueeze(0).expand(batch, *tensor.shape)
+
+
+def _masked(tensor: Tensor, inside: Tensor) -> Tensor:
+    """(B, N, ...), 0 where an element is out of range: its data is multiplied by zeros, and 0 times NaN is NaN."""
+    return torch.where(inside.reshape(*inside.shape, *(1,) * (tensor.dim() - 2)), tensor, torch.zeros_like(tensor))
 
 
 def _fold(operand: Operand, tensor: Tensor, number: Tensor, n: Any) -> Tensor:
@@ -58,11 +65,10 @@ def _fold(operand: Operand, tensor: Tensor, number: Tensor, n: Any) -> Tensor:
     return tensor.reshape(tensor.shape[0] * tensor.shape[1], *tensor.shape[2:])
 
 
-def _unfold(result: Operand, out: Tensor, number: Tensor, inside: Tensor, stride: Any) -> Tensor:
-    batch, n = inside.shape
-    out = out.reshape(batch, n if result.lead == "n" else stride, *out.shape[1:])
-    if result.lead == "n":  # elements out of range met the dropped segment's data: 0 times NaN is NaN
-        return torch.where(inside.reshape(batch, n, *(1,) * (out.dim() - 2)), out, torch.zeros_like(out))
+def _unfold(result: Operand, out: Tensor, number: Tensor, n: Any, stride: Any) -> Tensor:
+    out = out.reshape(number.shape[0], n if result.lead == "n" else stride, *out.shape[1:])
+    if result.lead == "n":
+        return out
     out = out[:, :-1]
     if result.dtype:
         out = torch.where(out >= 0, out - number.to(out.dtype) * n, out)
