@@ -97,6 +97,15 @@ def test_cells_are_named_once_and_have_data():
         assert len(cell.data().idx) == cell.n
 
 
+def test_cases_of_speed_are_among_the_cells():
+    """Widths near which time a scalar went up, and sums over few segments; what they are compared with, too."""
+    found = list(cells("skewed", loaded("torch").OPERATIONS, ["float32"]))
+    for width in (32, 34, 35, 36, 1091, 1097):
+        assert {c.operation for c in found if c.width == width} >= {"sum", "mean", "dot", "rms_norm", "max_norm", "mul"}
+    for dtype in ("float32", "float16"):
+        assert {c.m for c in found if c.dtype == dtype and (c.operation, c.n) == ("sum", 400_000)} >= {1, 6, 24, 10_000}
+
+
 def test_peers_that_are_not_installed_are_skipped_and_said(monkeypatch, capsys):
     loaded("torch")
     import peers

@@ -179,7 +179,7 @@ def test_jit_grad_and_scan_on_the_kernels(tmp_path):
         files.append(tmp_path / f"{route}.npz")
         environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
         command = [sys.executable, "-c", PROGRAM, str(files[-1]), route]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
         assert done.returncode == 0, done.stderr
         results, callables = map(int, done.stdout.split()[-2:])
         assert results == 42 and (callables > 12 if route == "kernels" else callables == 0)

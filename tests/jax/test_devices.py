@@ -99,6 +99,6 @@ def test_two_processes():
         for rank in range(2)
     ]
     for process in both:
-        out, error = process.communicate(timeout=120)
+        out, error = process.communicate(timeout=1200)
         assert process.returncode == 0, error
         assert out.strip().endswith(str([[5.0, 0.0, 3.0]] * 3))

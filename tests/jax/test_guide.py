@@ -22,5 +22,5 @@ def test_guide():
     program = "import warp; warp.config.log_level = 30\n" + "".join(blocks)
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
     assert done.returncode == 0, done.stderr

@@ -97,7 +97,7 @@ def test_concurrent_calls_share_the_pool():
 
     workers = [threading.Thread(target=work, args=(k,)) for k in range(8)]
     [w.start() for w in workers]
-    [w.join(timeout=120) for w in workers]
+    [w.join(timeout=1200) for w in workers]
     assert not wrong and not any(w.is_alive() for w in workers)
 
 
@@ -119,7 +119,7 @@ def test_long_calls_run_on_several_threads(dtype):
     x = jnp.ones(n, dtype)
     run(x).block_until_ready()
     before = busy_ticks()
-    for _ in range(20):
+    for _ in range(200):  # the first is enough, unless others keep the cores busy
         for _ in range(100):
             run(x).block_until_ready()
         used = {task: ticks - before.get(task, 0) for task, ticks in busy_ticks().items()}
@@ -140,5 +140,5 @@ f = jax.jit(lambda x: jax.lax.scan(lambda c, _: (c + segmented_sum(c, idx, 100)[
 print(jax.block_until_ready(f(jnp.ones(1_000_000))).shape)
 """
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200, env=environment)
     assert done.stdout.strip() == "(1000000,)", done.stderr

@@ -26,7 +26,7 @@ def python(code, **environment):
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), **environment}
     code = "import warp; warp.config.log_level = 30\n" + code  # its banner goes to stdout
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip().splitlines()
 

@@ -34,7 +34,7 @@ def start(program, log_level=30, **environment):
 def finish(process):
     """What it prints, by line."""
     try:
-        out, err = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=1200)
     except subprocess.TimeoutExpired:
         process.kill()
         raise

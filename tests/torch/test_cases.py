@@ -2,12 +2,10 @@
 """Small inputs behind real reports about segment, scatter and custom-op libraries, with the right answers.
 
 The numbers are those of the list of cases from the field. Each stands for a kind of fault; the kinds are tested for
-every op elsewhere, too: here they are in one place, with inputs that can be read.
+every op elsewhere, too: here they are in one place, with inputs that can be read. Cases of speed are rows of the benchmark.
 """
 
-import functools
 import math
-import time
 
 import pytest
 import torch
@@ -324,45 +322,3 @@ def test_14_eight_identical_molecules(case, size):
         for tensors, expected in zip(batch, alone, strict=True):
             for a, b in zip(tensors, expected, strict=True):
                 assert same_bits(a, torch.cat([b] * 8))
-
-
-# ------------------------------------------------------------------ 11, 12: lengths and widths that fall off a cliff
-def fastest(calls):
-    """The least time of each, alternated, of this thread alone: a ratio of two holds on a busy machine, too."""
-    best = dict.fromkeys(calls, math.inf)
-    for _ in range(40):
-        for key, call in calls.items():
-            start = time.thread_time_ns()
-            call()
-            best[key] = min(best[key], time.thread_time_ns() - start)
-    return best
-
-
-def prepared(case, lengths):
-    idx = make_index(lengths)
-    return functools.partial(case, *case.inputs(len(idx), len(lengths)), idx, len(lengths))
-
-
-@pytest.mark.parametrize("case", over((torch.float32,), (torch.int32,), widths=2).args[1], ids=str)
-def test_11_few_long_segments(case, threads):
-    """Energies per system: not slower than into many segments. (float16: test_half.py.) The margin is for noise."""
-    threads(1)
-    n = 400_000
-    times = fastest({m: prepared(case, [n // m] * m) for m in (1, 4, 24, 10_000)})
-    assert max(times[m] for m in (1, 4, 24)) < 1.3 * times[10_000], times
-
-
-@pytest.mark.parametrize("case", over((torch.float32, torch.float16), (torch.int32,), widths=1).args[1], ids=str)
-def test_12_widths(case, threads):
-    """Time per byte within 1.5 of that of width 32."""
-    if case.op.short == "matvec":
-        pytest.skip("its work is not proportional to its bytes")
-    threads(1)
-    calls, scalars = {}, {}
-    for k in (32, 34, 35, 36, 1091, 1097):
-        m = 40_000 // (10 * k)
-        calls[k] = prepared(type(case)(case.op, (k,), case.dtype, case.index_dtype), [10] * m)
-        scalars[k] = 10 * m * k
-    times = fastest(calls)
-    ratios = {k: times[k] / scalars[k] / (times[32] / scalars[32]) for k in calls}
-    assert max(ratios.values()) < 1.5, ratios

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""float16 and bfloat16: rounded once from float64, counted in integers, and no slower than float32."""
-
-import functools
-import time
+"""float16 and bfloat16: rounded once from float64 and counted in integers."""
 
 import pytest
 import torch
@@ -245,36 +242,6 @@ def test_autocast_changes_nothing(case, other):
         out = case(*leaves, idx, m)
         grads = torch.autograd.grad(out, leaves, case.weights(len(idx), m))
     assert same_bits(out.detach(), expected.detach()) and all(g.dtype == case.dtype for g in grads)
-
-
-# ------------------------------------------------------------------ speed
-@functools.cache
-def timed(name, segments, width):
-    """Time of a call on one thread, float16 over float32: the least of many that take turns."""
-    n = 400_000
-    g = torch.Generator().manual_seed(0)
-    idx = torch.sort(torch.randint(0, segments, (n,), generator=g, dtype=torch.int32)).values
-    calls = {}
-    for dtype in (torch.float16, torch.float32):
-        x = torch.randn((n, width) if width > 1 else (n,), generator=g).to(dtype)
-        s = torch.randn(segments, generator=g).to(dtype)
-        arguments = (x, s) if name == "segmented_mul" else (x,)
-        calls[dtype] = functools.partial(getattr(ops, name), *arguments, idx, segments)
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(150):
-        for dtype, call in calls.items():
-            start = time.thread_time_ns()
-            call()
-            best[dtype] = min(best[dtype], time.thread_time_ns() - start)
-    return best[torch.float16] / best[torch.float32]
-
-
-@pytest.mark.parametrize("segments", [1, 4, 24, 10_000])
-@pytest.mark.parametrize("name", ["segmented_sum", "segmented_mul"])
-def test_float16_is_about_as_fast_as_float32(name, segments, threads):
-    """Few long segments and many short ones. The margin is for a busy machine."""
-    threads(1)
-    assert timed(name, segments, 1) < 1.35
 
 
 def test_every_public_op_is_covered():

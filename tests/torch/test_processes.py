@@ -25,7 +25,7 @@ def test_collate_fn_of_forked_workers():
         return segment_ops.segmented_sum(segment_ops.segmented_mul(x, norms, idx, 3000), idx, 3000)
 
     expected = [collate([item]) for item in range(4)]
-    loader = DataLoader(range(4), num_workers=2, collate_fn=collate, multiprocessing_context="fork", timeout=60)
+    loader = DataLoader(range(4), num_workers=2, collate_fn=collate, multiprocessing_context="fork", timeout=600)
     print([torch.equal(got, right) for got, right in zip(loader, expected, strict=True)])
     """)
     assert lines == ["[True, True, True, True]"]
@@ -44,12 +44,12 @@ def test_a_first_call_in_a_forked_child():
     def hold():
         with _building.building():
             held.set()
-            threading.Event().wait(60)
+            threading.Event().wait(600)
     threading.Thread(target=hold, daemon=True).start()
     held.wait()
     child = os.fork()
     if child == 0:
-        signal.alarm(60)
+        signal.alarm(600)
         out = segmented_sum(torch.ones(5), torch.tensor([0, 0, 1, 1, 1]), 2)
         os._exit(out.tolist() != [2, 3])
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
