@@ -1,6 +1,8 @@
 # make demo       the main job on real molecules
 # make demo-jax   the same in JAX
-# make test       the tests
+# make test       the tests: every property, a part of the combinations
+# make test-rest  all that `make test` leaves out
+# make wheel      a wheel, in dist/
 # make lint       linter and type checker
 # make test-torch VERSION=2.8.0   the PyTorch tests with another release of PyTorch (2.8.0, 2.14.1), in .venv-torch-VERSION
 # Each sets up its virtual environment first.
@@ -23,15 +25,19 @@ $(TORCH_VENV)/ready: pyproject.toml constraints.txt
 	$(TORCH_VENV)/bin/pip install --constraint $(TORCH_VENV)/constraints.txt --editable ".[torch,test]"
 	touch $@
 
-.PHONY: demo demo-jax test test-torch lint clean
+.PHONY: demo demo-jax test test-rest test-torch lint wheel clean
 demo: .venv/ready
 	$(BIN)/python examples/molecules.py
 
 demo-jax: .venv/ready
 	$(BIN)/python examples/molecules_jax.py
 
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(PYTEST) -m "not rest"
+
+test-rest: .venv/ready
+	$(PYTEST) -m rest
 
 # No JAX there, and nothing but Warp's launchers is left out.
 test-torch: $(TORCH_VENV)/ready
@@ -41,5 +47,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+wheel:
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/pip wheel --no-deps --wheel-dir dist .
+	rm -rf .venv-wheel
+
 clean:
-	rm -rf .venv .venv-torch-* out
+	rm -rf .venv .venv-torch-* .venv-wheel out dist

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/transforms_torch.md: which transform and which compiler works with which operation, written by the tests.
 
-    python -m pytest tests/torch/test_{transforms,modules,compile}.py --transform-matrix
+    .venv/bin/python -m pytest tests/torch/test_{transforms,modules,compile}.py --transform-matrix
 
 A cell is "yes" if every test of it passed; "skipped" names what is skipped for a fault of torch itself (the test says
 which).
@@ -15,6 +15,7 @@ import torch
 
 OPS = ("sum", "mean", "dot", "rms_norm", "max_norm", "mul", "matvec")
 FILES = ("test_transforms.py", "test_modules.py", "test_compile.py")
+COMMAND = ".venv/bin/python -m pytest tests/torch/test_{transforms,modules,compile}.py --transform-matrix"
 TARGET = pathlib.Path(__file__).parents[1] / "docs" / "transforms_torch.md"
 
 
@@ -44,9 +45,9 @@ class Matrix:
         lines = [
             "# PyTorch: operations, transforms and compilers",
             "",
-            "Written by `python -m pytest tests/torch/test_{transforms,modules,compile}.py --transform-matrix` "
-            f"with torch {torch.__version__},",
-            "which runs each pair against a composition of torch's own operations. Rows are named for the tests.",
+            f"Written by `{COMMAND}`",
+            f"with torch {torch.__version__}, which runs each pair against a composition of torch's own operations. "
+            "Rows are named for the tests.",
             "",
             f"| transform | {' | '.join(OPS)} |",
             "| --- |" + " --- |" * len(OPS),

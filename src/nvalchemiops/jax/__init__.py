@@ -4,9 +4,7 @@
 try:
     import jax as _jax  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        "nvalchemiops.jax needs JAX, which is not installed: pip install 'nvalchemiops-segment-ops[jax]'"
-    ) from error
+    raise ImportError("nvalchemiops.jax needs JAX, which is not installed: pip install 'jax>=0.10'") from error
 
 from ._lowering import ffi_targets
 

@@ -4,9 +4,7 @@
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        "nvalchemiops.torch needs PyTorch, which is not installed: pip install 'nvalchemiops-segment-ops[torch]'"
-    ) from error
+    raise ImportError("nvalchemiops.torch needs PyTorch, which is not installed: pip install 'torch>=2.8'") from error
 
 from ._chain import register_warp_op_chain
 from ._index import invalidate, set_index_check
