@@ -47,6 +47,7 @@ def rule(op: Operation, target: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _front(tensor: Tensor, dim: int | None, batch: int) -> Tensor:
+    tensor = tensor.resolve_neg()  # torch makes no view of one whose tangent is not negated likewise
     return tensor.movedim(dim, 0) if dim is not None else tensor.unsqueeze(0).expand(batch, *tensor.shape)
 
 
