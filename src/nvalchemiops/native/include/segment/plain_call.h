@@ -460,12 +460,14 @@ void* function_backward(void* self, void* const* args, i64 count) {
 // See `Place` in builtin.h.
 constexpr Place PLAIN_LAYOUT[] = {
   SEG_SIZE(World), SEG_AT(World, tensor), SEG_AT(World, parameter), SEG_AT(World, integer), SEG_AT(World, exchange),
+  SEG_AT(World, storage_size), SEG_AS(World, "storage_of", storage_offset), SEG_AT(World, implementation),
   SEG_AS(World, "dtypes0", dtypes[0]), SEG_AS(World, "dtypes1", dtypes[1]), SEG_AS(World, "dtypes2", dtypes[2]),
   SEG_AS(World, "dtypes3", dtypes[3]), SEG_AS(World, "dtypes4", dtypes[4]), SEG_AS(World, "dtypes5", dtypes[5]),
   SEG_AT(World, data_ptr), SEG_AT(World, is_cpu), SEG_AT(World, is_neg), SEG_AT(World, dtype), SEG_AT(World, shape),
   SEG_AT(World, is_contiguous), SEG_AT(World, contiguous), SEG_AT(World, requires_grad), SEG_AT(World, new_empty),
   SEG_AS(World, "_version", version), SEG_AT(World, needs_input_grad), SEG_AT(World, saved_tensors),
-  SEG_AT(World, to_save), SEG_AT(World, rest), SEG_AT(World, dtype_only),
+  SEG_AT(World, to_save), SEG_AT(World, rest), SEG_AT(World, untyped_storage), SEG_AT(World, nbytes),
+  SEG_AS(World, "storage_offset", offset_of), SEG_AT(World, stride), SEG_AT(World, dtype_only),
   SEG_AS(World, "dispatch_modes", questions[0]), SEG_AS(World, "functorch_active", questions[1]),
   SEG_AS(World, "tracing", questions[2]), SEG_AS(World, "profiling", questions[3]),
   SEG_AT(World, count_function_modes), SEG_AT(World, function_modes), SEG_AT(World, forward_ad),
