@@ -49,7 +49,7 @@ def arrays(cell: Cell, data: Data, device: str, names: list[str], **options: Any
     """All arrays that these launchers take, and M, by name."""
     scalar, vector, matrix = rivals_warp.TYPES[cell.dtype]
     element = scalar if cell.width == 1 else vector
-    types = {"S": scalar, "R": scalar, "A": matrix, "i": wp.int32} | dict.fromkeys("THVW", element)
+    types = {"S": scalar, "K": scalar, "A": matrix, "i": wp.int32} | dict.fromkeys("TV", element)
     found: dict[str, Any] = {"M": cell.m}
     for argument in (a for name in names for a in SIGNATURES[name] if a.type):
         size, dtype = (cell.n if argument.dimension == "n" else cell.m), types[argument.type]
