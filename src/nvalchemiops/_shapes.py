@@ -21,7 +21,7 @@ def number(name: str, num_segments: Any) -> int:
     """num_segments as an int."""
     if isinstance(num_segments, int) and not isinstance(num_segments, bool):
         m = num_segments
-    elif type(num_segments).__name__ in ("bool", "bool_"):  # NumPy's is no bool of Python's
+    elif isinstance(num_segments, bool) or "bool" in str(getattr(num_segments, "dtype", "")):  # of any framework
         raise TypeError(f"{name}: num_segments must be an int, got the bool {num_segments}")
     else:
         try:
@@ -46,27 +46,36 @@ def check(
     m: Any,
     floats: Collection[Any],
     indices: Collection[Any],
-    cure: str,
+    convert: str,
     promotion: str,
     differ: Callable[[Any, Any], bool] = operator.ne,
 ) -> None:
     """Raise ValueError for a dtype or a shape that does not fit the operation.
 
-    `labels` are the public names of the operands; `floats` and `indices` the dtypes of a framework; `cure` says how
-    to convert idx there, `promotion` what to do about operands of different dtypes.
+    `labels` are the public names of the operands; `floats` and `indices` the dtypes of a framework; `convert` is how an
+    array, {0}, is converted to a dtype, {1}, there, `promotion` what to do about operands of different dtypes.
     """
     first = arrays[0]
     for label, array in zip(labels, arrays, strict=True):
         if array.dtype not in floats:
-            raise ValueError(f"{name}: {label} must be {FLOATS}, got {array.dtype}")
+            cure = "" if "complex" in str(array.dtype) else f". Convert it with {convert.format(label, 'float32')}"
+            raise ValueError(f"{name}: {label} must be {FLOATS}, got {array.dtype}{cure}")
         if array.dtype != first.dtype:
             raise ValueError(
                 f"{name}: {label} must have the dtype of {labels[0]}, {first.dtype}, got {array.dtype}. {promotion}"
             )
     if idx.dtype not in indices:
-        raise ValueError(f"{name}: idx must be int32 or int64, got {idx.dtype}. Convert it with {cure}.")
+        raise ValueError(
+            f"{name}: idx must be int32 or int64, got {idx.dtype}. Convert it with {convert.format('idx', 'int32')}"
+        )
     if len(idx.shape) != 1:
         raise ValueError(f"{name}: idx must be 1-D, one segment number an element, got shape {tuple(idx.shape)}")
+    for operand, label, array in zip(op.operands, labels, arrays, strict=True):
+        if operand.lead == "m" and not operand.trail and len(array.shape) > 1:  # only a product has such an operand
+            raise ValueError(
+                f"{name}: {label} must be 1-D, one scalar a segment, of shape (M,), got {tuple(array.shape)}. "
+                f"For one row a segment write {labels[0]} * {label}[idx]"
+            )
     check_shapes(name, op, labels, arrays, idx, m, differ)
 
 
@@ -88,7 +97,8 @@ def check_shapes(
         dims = (operand.lead.upper(), *(t.upper() for t in operand.trail))
         if op.matrices or not operand.trail:
             if len(shape) != len(dims):
-                raise ValueError(f"{name}: {label} must be {len(dims)}-D, of shape ({', '.join(dims)}), got {shape}")
+                written = ", ".join(dims) + "," * (len(dims) == 1)
+                raise ValueError(f"{name}: {label} must be {len(dims)}-D, of shape ({written}), got {shape}")
         elif not shape:
             raise ValueError(f"{name}: {label} must have a row an element, shape (N, ...), got a 0-D array")
     for operand, label, shape in given:  # before anything about idx

@@ -2,6 +2,7 @@
 """Every bad argument, its error and its message; and the good ones that look odd."""
 
 import re
+import traceback
 
 import numpy as np
 import pytest
@@ -43,12 +44,15 @@ def test_no_tensor(case, thing):
 @every_op
 @pytest.mark.parametrize(
     "thing",
-    [None, 5.0, "5", True, False, np.float64(5), np.bool_(True), torch.tensor(5.0), torch.tensor([5, 5]), [5], 5j],
+    [None, 5.0, "5", True, False, np.float64(5), np.bool_(True), torch.tensor(5.0), torch.tensor([5, 5]), [5], 5j,
+     torch.tensor(True), torch.tensor([True]), torch.tensor(False), np.array(True)],
     ids=repr,
-)
+)  # fmt: skip
 def test_num_segments_is_no_int(case, thing):
     inputs, idx, _ = good(case)
     raises(case, TypeError, ["num_segments"], inputs, idx, thing)
+    one = {a.name: inputs[a.name][:1] if a.kind == "segment" else inputs[a.name] for a in case.op.args}
+    raises(case, TypeError, ["num_segments"], one, torch.zeros_like(idx), thing)  # 1 would be right
 
 
 @every_op_and_dtype
@@ -150,6 +154,66 @@ def test_index_of_other_dtypes(case, dtype):
     inputs, idx, m = good(case)
     message = raises(case, ValueError, ["idx", "int32"], inputs, idx.to(dtype), m)
     assert str(dtype).removeprefix("torch.") in message
+
+
+# ------------------------------------------------------------------ what to do instead
+@every_op
+def test_hints(case):
+    """Each message ends with what to write; what it says works."""
+    inputs, idx, m = good(case)
+    for name, array in inputs.items():
+        for thing in (array.numpy(), array.tolist(), tuple(array.tolist())):
+            assert f"torch.as_tensor({name})" in raises(case, TypeError, [name], inputs | {name: thing}, idx, m)
+            again = torch.as_tensor(thing, dtype=case.dtype)
+            assert same_bits(case(*(inputs | {name: again}).values(), idx, m), case(*inputs.values(), idx, m))
+        for thing in (None, 1.5, "x"):
+            assert "as_tensor" not in raises(case, TypeError, [name], inputs | {name: thing}, idx, m)
+        message = raises(case, ValueError, [name], inputs | {name: array.long()}, idx, m)
+        assert message.endswith(f"{name}.to(torch.float32)")
+        message = raises(case, ValueError, [name], inputs | {name: array.to(torch.complex64)}, idx, m)
+        assert "float32)" not in message  # which would drop the imaginary part
+    for thing in (idx.numpy(), idx.tolist()):
+        assert "torch.as_tensor(idx)" in raises(case, TypeError, ["idx"], inputs, thing, m)
+    assert raises(case, ValueError, ["idx"], inputs, idx.double(), m).endswith("idx.to(torch.int32)")
+
+
+@every_op
+def test_a_row_a_segment_where_a_scalar_is_wanted(case):
+    inputs, idx, m = good(case)
+    scalars = [a.name for a in case.op.args if a.kind == "segment" and inputs[a.name].dim() == 1]
+    if not scalars:
+        pytest.skip("no operand is a scalar a segment")
+    (name,) = scalars
+    first = next(iter(inputs))
+    rows = inputs[name][:, None].expand(m, 3)
+    message = raises(case, ValueError, [name, "1-D"], inputs | {name: rows}, idx, m)
+    assert "of shape (M,), got (5, 3)" in message and message.endswith(f"{first} * {name}[idx]")
+    assert same_bits(inputs[first] * rows[idx], case(*inputs.values(), idx, m))
+    assert "(M,)" in raises(case, ValueError, [name], inputs | {name: inputs[name][0]}, idx, m)
+
+
+@every_op
+def test_every_frame_of_an_error_has_its_source(case):
+    """As a notebook shows them; what is generated has a source, too."""
+    inputs, idx, m = good(case)
+    for a in inputs.values():
+        a.requires_grad_()
+
+    def backward():
+        case(*inputs.values(), idx, m).backward(torch.ones(3, 3, 3, 3))
+
+    def transformed():
+        torch.func.grad(lambda *a: case(*a, idx.double(), m).sum())(*inputs.values())
+
+    def batched():
+        torch.func.vmap(lambda i: case(*inputs.values(), i, m - 1))(idx.flip(0).expand(2, 2, N))
+
+    for run in (backward, transformed, batched, lambda: case(*inputs.values(), idx.flip(0), m)):
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            run()
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        assert len(frames) > 2
+        assert [(f.filename, f.lineno) for f in frames if not f.line] == []
 
 
 # ------------------------------------------------------------------ layouts

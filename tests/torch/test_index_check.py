@@ -253,6 +253,24 @@ def test_the_setting_nests_and_comes_back():
     raises(bad)
 
 
+def test_one_setting_is_entered_twice():
+    """One after the other, and inside itself."""
+    bad = index(10).flip(0)
+    off = nt.set_index_check("off")
+    for _ in range(2):
+        with off:
+            call(bad)
+        raises(bad)
+    with nt.set_index_check("always"):
+        with off:
+            call(bad)
+            with nt.set_index_check("always"), off, off:
+                call(bad)
+            call(bad)
+        raises(bad)
+    raises(bad)
+
+
 def test_the_setting_as_a_call():
     bad = index(10).flip(0)
     try:

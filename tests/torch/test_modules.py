@@ -3,13 +3,14 @@
 
 import copy
 import io
+import linecache
 
 import pytest
 import torch
 from torch.func import functional_call, grad, hessian, stack_module_state, vmap
 from torch_battery import assert_close, every_op, make_index, same_bits
 
-from nvalchemiops.torch import segment_ops
+from nvalchemiops.torch import register_warp_op_chain, segment_ops
 
 N, M = 8, 5
 IDX = make_index((3, 2, 0, 2, 1))
@@ -140,3 +141,57 @@ def test_a_symbolic_trace_calls_the_public_functions():
     assert all(map(same_bits, outcome(graph, x), outcome(module, x)))
     traced = torch.compile(graph, fullgraph=True, backend="aot_eager")
     assert_close(traced(x), module(x))
+
+
+@every_op
+def test_a_symbolic_trace_with_only_num_segments_traced(case):
+    """The tensors are constants of the graph."""
+    inputs = case.inputs(N, M)
+    graph = torch.fx.symbolic_trace(lambda m: case(*inputs, IDX, m))
+    assert any(n.target is getattr(segment_ops, case.op.name) for n in graph.graph.nodes)
+    assert same_bits(graph(M), case(*inputs, IDX, M))
+
+
+@every_op
+def test_a_scripted_function(case):
+    """TorchScript compiles calls of the public functions, also by keyword: value, gradient, saved and loaded."""
+    name, labels = case.op.name, [a.name for a in case.op.args]
+    keywords = ", ".join(f"{k}={k}" for k in labels)
+    source = f"""
+def function({", ".join(labels)}, idx, number: int):
+    return {name}({", ".join(labels)}, idx, number).cos() + ops.{name}({keywords}, num_segments=number, idx=idx)
+"""
+    names = {name: getattr(segment_ops, name), "ops": segment_ops, "__name__": __name__}
+    lines = source.splitlines(keepends=True)
+    linecache.cache[f"<{name}>"] = (len(source), None, lines, f"<{name}>")
+    exec(compile(source, f"<{name}>", "exec"), names)
+    scripted = torch.jit.script(names["function"])
+    file = io.BytesIO()
+    torch.jit.save(scripted, file)
+    file.seek(0)
+    w = case.weights(N, M)
+    inputs, expected = case.inputs(N, M, grad=True), case.inputs(N, M, grad=True)
+    right = names["function"](*expected, IDX, M)
+    gradients = torch.autograd.grad(right, expected, w)
+    for program in (scripted, torch.jit.load(file)):
+        for _ in range(3):  # the third call is optimised
+            out = program(*inputs, IDX, M)
+            assert same_bits(out.detach(), right.detach())
+            for a, b in zip(torch.autograd.grad(out, inputs, w), gradients, strict=True):
+                assert_close(a, b)  # TorchScript differentiates the cosine
+
+
+def test_scripting_is_refused_by_name():
+    """For an operation of a user's own launchers, which is a closure."""
+    square = register_warp_op_chain("scripts::square", lambda x: x * x, lambda g, x: 2 * g * x)
+
+    def function(x):
+        return square(x)
+
+    with pytest.raises(RuntimeError, match="torch.ops.scripts.square"):
+        torch.jit.script(function)
+    assert torch.jit.script(function_of_the_dispatcher)(torch.tensor([3.0])).tolist() == [9]
+
+
+def function_of_the_dispatcher(x: torch.Tensor):
+    return torch.ops.scripts.square(x)

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that were forked after OpenMP ran in the parent: its threads do not exist there."""
+"""Processes: forked after OpenMP ran in the parent, whose threads are not there; loading saved programs; several."""
 
 import os
+import shutil
 import sys
+import textwrap
 
 import pytest
-from native.process import python
+import torch
+from native.process import finish, python, start
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a DataLoader forks on Linux only")
@@ -55,3 +58,144 @@ def test_a_first_call_in_a_forked_child():
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """)
     assert lines == ["0"]
+
+
+# ------------------------------------------------------------------ saved programs that call ours
+PROGRAM = """
+    import sys
+    import torch
+    class Energy(torch.nn.Module):
+        def forward(self, x, idx):
+            y = ops.segmented_mul(x, ops.segmented_rms_norm(x, idx, 3), idx, 3)
+            return ops.segmented_sum(y, idx, 3)
+    x, idx = torch.arange(18.0).reshape(6, 3), torch.tensor([0, 0, 1, 1, 1, 2])
+"""
+
+
+def made_and_loaded(tmp_path, make, load):
+    """What `load` prints in a process in which `import nvalchemiops.torch` is all that is ours, of what `make` left."""
+    ours = "    from nvalchemiops.torch import segment_ops as ops\n"
+    python(ours + PROGRAM + f"""
+    path = {str(tmp_path / "program.pt2")!r}
+    torch.save(Energy()(x, idx), {str(tmp_path / "right.pt")!r})
+    {make}
+    """)
+    return python("    import nvalchemiops.torch\n" + PROGRAM + f"""
+    path = {str(tmp_path / "program.pt2")!r}
+    program = {load}
+    print(torch.equal(program(x, idx), torch.load({str(tmp_path / "right.pt")!r})))
+    """)
+
+
+def test_an_exported_program(tmp_path):
+    lines = made_and_loaded(
+        tmp_path,
+        "torch.export.save(torch.export.export(Energy(), (x, idx)), path)",
+        "torch.export.load(path).module()",
+    )
+    assert lines == ["True"]
+
+
+def test_a_scripted_module(tmp_path):
+    """Its class is of a file, where TorchScript reads it."""
+    module = tmp_path / "energy.py"
+    module.write_text("import torch\nfrom nvalchemiops.torch import segment_ops as ops\n" + textwrap.dedent(
+        PROGRAM.partition("import torch\n")[2].rpartition("    x, idx")[0]
+    ))  # fmt: skip
+    lines = made_and_loaded(
+        tmp_path,
+        f"sys.path.append({str(tmp_path)!r}); import energy; torch.jit.script(energy.Energy()).save(path)",
+        "torch.jit.load(path)",
+    )
+    assert lines == ["True"]
+
+
+@pytest.mark.skipif(
+    not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")), reason="no C++ compiler"
+)
+def test_an_aotinductor_package(tmp_path):
+    lines = made_and_loaded(
+        tmp_path,
+        "torch._inductor.aoti_compile_and_package(torch.export.export(Energy(), (x, idx)), package_path=path)",
+        "torch._inductor.aoti_load_package(path)",
+    )
+    assert lines[-1] == "True"
+
+
+def test_the_package_hands_on_the_public_functions():
+    lines = python("""
+    import nvalchemiops.torch as nt
+    names = nt.segment_ops.__all__
+    print(set(names) <= set(nt.__all__), all(getattr(nt, n) is getattr(nt.segment_ops, n) for n in names))
+    print(len([n for n in names if hasattr(__import__("torch").ops.nvalchemiops, n)]) == len(names) == 7)
+    """)
+    assert lines == ["True True", "True"]
+
+
+# ------------------------------------------------------------------ several processes
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch.distributed is not there")
+def test_distributed_tensors(tmp_path):
+    """Replicated ones: the values and derivatives of plain tensors, to third order. Sharded ones are refused."""
+    program = f"""
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+    sys.path += {[p for p in sys.path if p]!r}
+    from oracles import OPS
+    from torch_battery import Case, make_index, same_bits
+    rank = RANK
+    dist.init_process_group("gloo", store=dist.FileStore({str(tmp_path / "store")!r}, 2), rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    idx, n, m = make_index((3, 2, 0, 2, 1)), 8, 5
+
+    def put(t, placement=Replicate()):
+        return distribute_tensor(t.detach(), mesh, [placement])
+
+    def values(f, inputs, idx, w):
+        leaves = [a.requires_grad_() for a in inputs]
+        found, outs = [], [f(*leaves, idx, m)]
+        for order in range(3):
+            found += outs
+            total = sum(((o if order else o * w) ** 3).sum() for o in outs)
+            outs = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
+        return [o.full_tensor() if hasattr(o, "full_tensor") else o for o in (*found, *outs)]
+
+    for op in OPS:
+        case = Case(op, (3, 3) if op.short == "matvec" else (3,), torch.float64, torch.int32)
+        inputs, w = case.inputs(n, m), case.weights(n, m)
+        expected = values(case, [a.detach() for a in inputs], idx, w)
+        for weights in (put(w), put(w, Shard(0))):  # a cotangent that is sharded
+            for index in (put(idx), idx):
+                found = values(case, [put(a) for a in inputs], index, weights)
+                for a, b in zip(found, expected, strict=True):
+                    torch.testing.assert_close(a.detach(), b.detach(), rtol=1e-12, atol=1e-12)
+        out = case(*[put(a) for a in inputs], put(idx), m)
+        assert out.placements == (Replicate(),) and same_bits(out.to_local(), case(*inputs, idx, m))
+        more = case(*[put(torch.cat([a, a])) for a in inputs], put(torch.cat([idx, idx + m])), 2 * m)
+        assert more.shape == case.op.out.shape(2 * n, 2 * m, case.width)  # nothing kept of another num_segments
+        names = [*(a.name for a in op.args), "idx"]
+        for k, name in enumerate(names):
+            arguments = [put(a, Shard(0)) if i == k else put(a) for i, a in enumerate([*inputs, idx])]
+            try:
+                case(*arguments, m)
+            except ValueError as error:
+                assert f"{{op.name}}: {{name}} is a DTensor sharded" in str(error), error
+                assert f"{{name}}.redistribute(placements=" in str(error), error
+            else:
+                raise AssertionError(f"{{op.name}} {{name}}")
+            whole = [a.redistribute(placements=[Replicate()] * a.device_mesh.ndim) for a in arguments]
+            assert same_bits(case(*whole, m).to_local(), case(*inputs, idx, m))
+        for bad in (put(idx.flip(0)), put(idx + 1)):
+            try:
+                case(*[put(a) for a in inputs], bad, m)
+            except ValueError as error:
+                assert "idx" in str(error)
+            else:
+                raise AssertionError(op.name)
+    print("done")
+    dist.destroy_process_group()
+    """
+    both = [start(program.replace("RANK", str(rank))) for rank in (0, 1)]
+    assert [finish(process) for process in both] == [["done"], ["done"]]

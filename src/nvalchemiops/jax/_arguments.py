@@ -65,5 +65,5 @@ def check(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any]
         )
     m = num_segments if is_symbolic_dim(num_segments) else _shapes.number(name, num_segments)
     promotion = f"Convert one, as in {labels[-1]}.astype({labels[0]}.dtype)."
-    _shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "idx.astype(jnp.int32)", promotion)
+    _shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "{}.astype(jnp.{})", promotion)
     return m

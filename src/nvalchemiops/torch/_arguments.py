@@ -57,14 +57,16 @@ def check(name: str, op: Operation, labels: Sequence[str], tensors: Sequence[Any
     """
     for label, tensor in zip((*labels, "idx"), (*tensors, idx), strict=True):
         if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name}: {label} must be a torch.Tensor, got {type(tensor).__name__}")
+            array = isinstance(tensor, (list, tuple)) or hasattr(type(tensor), "__array__")
+            cure = f". Convert it with torch.as_tensor({label})" if array else ""
+            raise TypeError(f"{name}: {label} must be a torch.Tensor, got {type(tensor).__name__}{cure}")
         if tensor.layout is not torch.strided or tensor.is_nested:
             kind = "a nested tensor" if tensor.is_nested else f"one of layout {tensor.layout}: pass {label}.to_dense()"
             raise ValueError(f"{name}: {label} must be a dense tensor, got {kind}")
     m = segments(name, num_segments)
     x = tensors[0]
     promotion = f"Convert one, as in {labels[-1]}.to({labels[0]}.dtype), also under autocast."
-    _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "idx.to(torch.int32)", promotion, differ)
+    _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "{}.to(torch.{})", promotion, differ)
     # M = 0 only with N = 0; not asked where m may be known at run time only.
     if not is_dynamo_compiling() and isinstance(m, int) and m == 0 and idx.shape[0] != 0:
         raise ValueError(f"{name}: num_segments is 0, so no idx is in range, but there are {idx.shape[0]} elements")

@@ -145,6 +145,8 @@ class _Chain:
 
         op.__name__ = op.__qualname__ = self.name.split("::")[1]
         op.__doc__ = self.launchers[0].__doc__
+        path = "torch.ops." + self.name.replace("::", ".")
+        vars(op)["__script_unsupported"] = f"{self.name}: in a script, call {path} instead, which is the same operation"
         return op
 
     @property

@@ -99,6 +99,10 @@ if not hasattr(forward_ad, "_current_level"):
         make_dual = staticmethod(forward_ad.make_dual)
 
 
+# Where it is missing, DTensor's own error says that it does not know the operation.
+register_torch_dispatch = find("library.register_torch_dispatch") or (lambda *args: None)
+
+
 # ---- functorch's wrappers
 
 _is_grad_wrapper = find("_C._functorch.is_gradtrackingtensor", lost="an idx that torch.func wraps is not checked")

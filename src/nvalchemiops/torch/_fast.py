@@ -22,7 +22,7 @@ from ..algebra import OPERATIONS, Operand
 from ..native._builtin import AVAILABLE, bound
 from ..native._engine import require_layout
 from ..native._signatures import after_results, takes_idx
-from . import _compat, _index
+from . import _compat, _index, _source
 
 _DATA = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _ARRAYS = 8
@@ -255,5 +255,5 @@ def _later(native_name: str, arguments: str, target: ctypes.Structure, general: 
     # Python, since Dynamo follows nothing else; written out, so that arguments are not packed and unpacked.
     names = {"_fast": first, "_general": general, "_dynamo": _compat.is_dynamo_compiling}
     call = arguments.replace("=0", "")
-    exec(f"def call({arguments}): return _general({call}) if _dynamo() else _fast({call})", names)
-    return names["call"]
+    source = f"def call({arguments}):\n    return _general({call}) if _dynamo() else _fast({call})\n"
+    return _source.define(f"{native_name}({arguments})", source, names)

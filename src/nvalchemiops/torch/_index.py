@@ -62,14 +62,18 @@ class set_index_check:  # noqa: N801  (used like torch.set_grad_enabled)
     def __init__(self, mode: str) -> None:
         if mode not in _MODES:
             raise ValueError(f"set_index_check: mode must be one of {', '.join(map(repr, _MODES))}, got {mode!r}")
-        self.previous = Setting.mode
+        self.mode, self._before, self._entered = mode, [Setting.mode], False
         Setting.set(mode)
 
     def __enter__(self) -> set_index_check:
+        if self._entered:  # once more: what is set back then is the mode of now
+            self._before.append(Setting.mode)
+        self._entered = True
+        Setting.set(self.mode)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        Setting.set(self.previous)
+        Setting.set(self._before.pop())
 
 
 # id -> (weak reference, version, data pointer, last value)

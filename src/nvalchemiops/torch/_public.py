@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bodies of the public functions: the fast route, or the checks and then the general one."""
+"""The bodies of the public functions: the fast route, or the checks and then the general one; what TorchScript sees."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..algebra import OPERATIONS
-from . import _arguments, _compat, _compose, _fast, _index, _routes
+from . import _arguments, _compat, _compose, _distributed, _fast, _index, _routes, _source
 
 
 def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
@@ -19,7 +21,7 @@ def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
 
     def general(*args: Any) -> Any:
         *tensors, idx, m = args
-        if any(map(_arguments.stands_in, (*tensors, idx))):
+        if any(map(_arguments.stands_in, args)):
             from . import segment_ops  # imports this module
 
             found = torch.overrides.handle_torch_function(getattr(segment_ops, full), args, *args)
@@ -30,8 +32,27 @@ def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
                 # the compiled graph enters this level where an operation of ours cannot see it
                 return _compose.composed(name, _compose.ATEN, tuple(tensors), idx, m)
             return target(*tensors, idx, m)
-        if _index.readable(idx):
-            _index.check(full, idx, m)
+        _distributed.prepare(_routes.OPS.values())
+        values = _distributed.check(full, labels, tensors, idx)
+        if _index.readable(values):
+            _index.check(full, values, m)
         return entry(*tensors, idx, m)
 
     return _fast.function(name, _routes.APPLY[name], general, checks=True)
+
+
+def scriptable(function: Any) -> None:
+    """Let `torch.jit.script` compile calls of a public function: it sees one that calls the dispatcher's operation."""
+    name = function.__name__
+
+    @functools.cache
+    def scripted() -> Callable[..., Any]:
+        *labels, m = inspect.signature(function).parameters
+        result = "" if len(OPERATIONS[name.removeprefix("segmented_")].results) == 1 else "[0]"
+        source = (
+            f"def {name}({', '.join(labels)}, {m}: int):\n"
+            f"    return torch.ops.{_routes.NAMESPACE}.{name}({', '.join(labels)}, {m}){result}\n"
+        )
+        return _source.define(f"scripted {name}", source, {"torch": torch, "__name__": function.__module__})
+
+    function.__prepare_scriptable__ = scripted

@@ -4,7 +4,7 @@
 N elements belong to M segments; `idx` of shape (N,), int32 or int64, sorted, names the segment of each. The
 functions work eagerly, under `torch.compile(fullgraph=True)` and under `torch.func` transforms.
 
-In compiled, exported or traced programs, and where `vmap` maps over idx, its values are not checked: an
+In compiled, exported, scripted or traced programs, and where `vmap` maps over idx, its values are not checked: an
 element whose idx is outside [0, num_segments) belongs to no segment. Reductions ignore it, per-element results and
 gradients are 0 there. Other calls raise instead.
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._public import public
+from ._public import public, scriptable
 
 __all__ = [
     "segmented_dot",
@@ -324,3 +324,7 @@ def segmented_matvec(v: Tensor, m: Tensor, idx: Tensor, num_segments: int) -> Te
     [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     """
     return _matvec(v, m, idx, num_segments)
+
+
+for _name in __all__:
+    scriptable(globals()[_name])
