@@ -54,8 +54,9 @@ def check(op: str, labels: Sequence[str], tensors: Sequence[Any], idx: Any) -> A
             if tensor is not idx:  # the same in every process, and it has no gradient
                 raise ValueError(f"{op}: {label} must be a DTensor, as other arguments are; see distribute_tensor")
         elif any(p.is_shard() for p in tensor.placements):
+            cure = f"{label}.redistribute(placements=[Replicate()] * {label}.device_mesh.ndim)"
             raise ValueError(
                 f"{op}: {label} is a DTensor sharded as {tensor.placements}, and a segment may have elements in "
-                f"several shards. Replicate it: {label}.redistribute(placements=[Replicate()] * {label}.device_mesh.ndim)"
+                f"several shards. Replicate it with {cure}"
             )
     return idx.to_local() if isinstance(idx, module.DTensor) else idx
