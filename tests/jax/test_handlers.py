@@ -142,3 +142,31 @@ print(jax.block_until_ready(f(jnp.ones(1_000_000))).shape)
     environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200, env=environment)
     assert done.stdout.strip() == "(1000000,)", done.stderr
+
+
+def test_no_memory_for_scratch():
+    """An error of the program; the next run works."""
+    code = """
+import ctypes
+import warp; warp.config.log_level = 30
+import jax, jax.numpy as jnp
+from nvalchemiops.jax.segment_ops import segmented_sum
+from nvalchemiops.native import _engine
+heap, short = ctypes.CDLL(None).malloc, True
+heap.restype, heap.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(lambda size: None if short else heap(size))
+functions = _engine.memory_functions
+_engine.memory_functions = lambda *names: [
+    ctypes.cast(allocate, ctypes.c_void_p).value if name == "malloc" else functions(name)[0] for name in names
+]
+f = jax.jit(lambda x: segmented_sum(x, jnp.zeros(300, int), 1).sum())
+for short in (True, False):
+    try:
+        print(f(jnp.ones((300, 640))))
+    except jax.errors.JaxRuntimeError as error:
+        print(error)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
+    error = "RESOURCE_EXHAUSTED: nvalchemiops: no memory for scratch"
+    assert done.stdout.splitlines() == [error, "192000.0"], done.stderr

@@ -2,12 +2,13 @@
 """Which pool, how many threads, and that building and forking do no harm."""
 
 import os
+import pathlib
 import textwrap
 import threading
 
 import numpy as np
 import pytest
-from native.harness import call, make_inputs, same_bits, sorted_idx
+from native.harness import DTYPES, call, make_inputs, same_bits, sorted_idx
 from native.process import python
 
 from nvalchemiops.native import _threads
@@ -116,25 +117,62 @@ def test_calls_from_many_python_threads_at_once():
     assert sorted(done) == list(range(8)) and not wrong
 
 
-def test_a_thread_with_a_small_stack():
-    """1 MiB will do, where it is the engine's caller that has it: partial sums for all threads lie there."""
-    idx, _ = sorted_idx([30_000, 5, 20_000])
-    want, got = {}, {}
-    jobs = {name: make_inputs(name, np.float64, len(idx), 3, 40, 3) for name in ("sum", "max_norm", "outer")}
+SMALL_STACK = """
+    import sys, threading
+    sys.path.insert(0, {tests!r})
+    import numpy as np
+    from native.harness import DTYPES, OPS, call, make_inputs, same_bits, sorted_idx
+    from nvalchemiops import native
 
-    def work(to, threads):
-        to.update({name: call(name, inputs, idx, 3, 40, 3, threads=threads) for name, inputs in jobs.items()})
+    def results(dtype, threads):
+        for name, op in OPS.items():
+            for k, lengths in {{1: [9000, 2000], 3: [2, 3], 20: [2, 3], 160: [17, 1, 4200], 1091: [65, 270]}}.items():
+                j = {{160: 3, 1091: 9}}.get(k, k) if op.matrix else 1
+                inputs = make_inputs(name, dtype, sum(lengths), len(lengths), k, j)
+                yield name, k, call(name, inputs, sorted_idx(lengths)[0], len(lengths), k, j, threads=threads)
 
-    work(want, 1)
-    before = threading.stack_size(1 << 20)
-    try:
-        worker = threading.Thread(target=work, args=(got, 64))
+    def compare(dtype):
+        for (name, k, a), (_, _, b) in zip(results(dtype, 1), results(dtype, 64)):
+            assert all(same_bits(a[key], b[key]) for key in a), (name, k)
+        print(dtype.__name__)
+
+    native.load().warmup(half=True)
+    threading.stack_size(128 << 10)
+    for dtype in DTYPES.values():
+        worker = threading.Thread(target=compare, args=[dtype])
         worker.start()
         worker.join()
-    finally:
-        threading.stack_size(before)
-    for name in jobs:
-        assert all(same_bits(got[name][key], want[name][key]) for key in want[name]), name
+"""
+
+
+def test_a_thread_with_a_small_stack():
+    """128 KiB, as musl gives: every function at any width, with partial sums for many threads."""
+    lines = python(SMALL_STACK.format(tests=str(pathlib.Path(__file__).parents[1])))
+    assert lines == [dtype.__name__ for dtype in DTYPES.values()]
+
+
+def test_no_memory_for_scratch():
+    """A MemoryError from functions that are built-ins and from those of ctypes; the next call works."""
+    lines = python("""
+    import ctypes
+    import numpy as np
+    from nvalchemiops.native import _builtin, _engine
+    x, idx, out = np.ones((300, 640)), np.zeros(300, np.int32), np.zeros((1, 640))
+    found = _engine.addresses("core")
+    nothing = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(lambda size: None)
+    for kind in (_builtin.AVAILABLE, False):
+        _builtin.AVAILABLE = kind
+        f = _engine._callables("core", found)["sum_f64"]
+        set_heap = _engine.prototype("malloc free")(found["heap"])
+        set_heap(ctypes.cast(nothing, ctypes.c_void_p).value, 0)
+        try:
+            f(x.ctypes.data, idx.ctypes.data, out.ctypes.data, 300, 1, 640, 256)
+        except MemoryError:
+            print("MemoryError")
+        set_heap(*_engine.memory_functions("malloc", "free"))
+        print(f(x.ctypes.data, idx.ctypes.data, out.ctypes.data, 300, 1, 640, 256), (out == 300).all())
+    """)
+    assert lines == ["MemoryError", "-1 True"] * 2
 
 
 def test_import_brings_no_framework_along():

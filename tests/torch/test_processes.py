@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes: forked after OpenMP ran in the parent, whose threads are not there; loading saved programs; several."""
+"""Processes: forked after OpenMP ran in the parent, whose threads are not there; loading saved programs; several; too
+little memory."""
 
 import os
+import pathlib
 import shutil
 import sys
 import textwrap
@@ -199,3 +201,63 @@ def test_distributed_tensors(tmp_path):
     """
     both = [start(program.replace("RANK", str(rank))) for rank in (0, 1)]
     assert [finish(process) for process in both] == [["done"], ["done"]]
+
+
+# ------------------------------------------------------------------ little memory
+def test_a_thread_with_a_small_stack():
+    """128 KiB, as musl gives: values and derivatives of every op at any width."""
+    lines = python(f"""
+    import sys, threading
+    sys.path[:0] = {[str(pathlib.Path(__file__).parents[k]) for k in (0, 1)]}
+    import torch
+    from oracles import OPS
+    from torch_battery import Case, make_index
+
+    def work(lengths, width, dtype):
+        n, m = sum(lengths), len(lengths)
+        for op in OPS:
+            extent = (width,) if len(op.widths[-1]) < 2 else (width, min(width, 4))
+            case = Case(op, extent, dtype, torch.int64)
+            inputs = case.inputs(n, m, grad=True)
+            value = case(*inputs, make_index(lengths), m)
+            gradients = torch.autograd.grad((value**2).sum(), inputs, create_graph=True)
+            torch.autograd.grad(sum((g**2).sum() for g in gradients), inputs)
+        print(n, width, dtype, flush=True)
+
+    torch.ones(10**6).sum()
+    for dtype in (torch.float64, torch.bfloat16):
+        work([1], 1, dtype)  # compiles
+    threading.stack_size(128 << 10)
+    for lengths, width in (([2, 3], 20), ([40, 70], 1091), ([10, 4200], 160), ([9000, 300], 3), ([9000], 1)):
+        for dtype in (torch.float64, torch.bfloat16):
+            worker = threading.Thread(target=work, args=(lengths, width, dtype))
+            worker.start()
+            worker.join()
+    """)
+    assert len(lines) == 2 + 10
+
+
+def test_no_memory_for_scratch():
+    """A MemoryError from the first call, which goes through Python, and from the second; the next one works."""
+    lines = python("""
+    import ctypes
+    import torch
+    from nvalchemiops.native import _engine
+    from nvalchemiops.torch.segment_ops import segmented_mean
+
+    heap, short = ctypes.CDLL(None).malloc, True
+    heap.restype, heap.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)
+    allocate = prototype(lambda size: None if short else heap(size))
+    functions = _engine.memory_functions
+    _engine.memory_functions = lambda *names: [
+        ctypes.cast(allocate, ctypes.c_void_p).value if name == "malloc" else functions(name)[0] for name in names
+    ]
+    x, idx = torch.ones(300, 640, requires_grad=True), torch.zeros(300, dtype=torch.int64)
+    for short in (True, True, False):
+        try:
+            print(segmented_mean(x, idx, 1).sum().item())
+        except MemoryError:
+            print("MemoryError")
+    """)
+    assert lines == ["MemoryError", "MemoryError", "640.0"]

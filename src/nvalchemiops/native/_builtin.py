@@ -37,6 +37,7 @@ _INTERPRETER = {
     "keep": "Py_IncRef",
     "drop": "Py_DecRef",
     "forget_error": "PyErr_Clear",
+    "no_memory": "PyErr_NoMemory",
 }
 
 # Not on a free-threaded Python, where nobody has tried it: the built-ins borrow references, and trust to the GIL.

@@ -13,6 +13,7 @@ from . import _builtin, _threads
 from ._signatures import COMMON, INTEGERS, exports
 
 TABLES = ("core", "second")
+NO_MEMORY = -2  # what a function returns then (`scratch.h`); the built-ins raise MemoryError themselves
 PLAIN = "plain"  # the calls of the PyTorch binding
 HALF_TABLES = ("half_core", "half_second")  # apart: who has no half precision does not wait for them
 
@@ -36,7 +37,7 @@ def addresses(table: str, defines: dict[str, str] | None = None) -> dict[str, in
     pool = _threads.pool_addresses()
     if pool is not None:
         prototype(COMMON["configure"])(rows["configure"])(*pool)
-    use_large_pages(rows)
+    use_memory(rows)
     if _builtin.AVAILABLE:
         require_layout(rows["layout"], _builtin.Interpreter, _builtin.Target)
         prototype(COMMON["attach"])(rows["attach"])(_builtin.interpreter())
@@ -50,11 +51,17 @@ def require_layout(function: int, *structures: type[ctypes.Structure]) -> None:
         raise NativeBuildError(f"the native code and Python disagree about where these are: {', '.join(wrong)}")
 
 
-def use_large_pages(rows: dict[str, int]) -> None:
-    """Tell a table where the C library's `madvise` is (`pages.h`)."""
+def memory_functions(*names: str) -> list[int]:
+    """Addresses of functions of the C library."""
+    library = ctypes.CDLL(None) if os.name == "posix" else ctypes.cdll.msvcrt
+    return [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in names]
+
+
+def use_memory(rows: dict[str, int]) -> None:
+    """Tell a table where the C library's functions for memory are (`scratch.h`, `pages.h`)."""
+    prototype(COMMON["heap"])(rows["heap"])(*memory_functions("malloc", "free"))
     if sys.platform == "linux":
-        madvise = ctypes.cast(ctypes.CDLL(None).madvise, ctypes.c_void_p).value
-        prototype(COMMON["pages"])(rows["pages"])(madvise)
+        prototype(COMMON["pages"])(rows["pages"])(*memory_functions("madvise"))
 
 
 def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, Any]:
@@ -62,10 +69,19 @@ def functions(table: str, defines: dict[str, str] | None = None) -> dict[str, An
     return _callables(table, addresses(table, defines))
 
 
+def _refuse_without_memory(result: int, *_: Any) -> int:
+    if result == NO_MEMORY:
+        raise MemoryError
+    return result
+
+
 def _callables(table: str, rows: dict[str, int]) -> dict[str, Any]:
     wanted = {n: a.split() for n, _, a in exports(table) if n not in COMMON and "n" in a.split()}
     if not _builtin.AVAILABLE:
-        return {name: prototype(" ".join(arguments))(rows[name]) for name, arguments in wanted.items()}
+        found = {name: prototype(" ".join(arguments))(rows[name]) for name, arguments in wanted.items()}
+        for function in found.values():
+            function.errcheck = _refuse_without_memory
+        return found
     return {name: _builtin.builtin(name, rows["enter"], rows[name], arguments) for name, arguments in wanted.items()}
 
 

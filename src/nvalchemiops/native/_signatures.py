@@ -10,14 +10,14 @@ from __future__ import annotations
 from ..algebra import OPERATIONS, Operand
 
 # In every table: the thread pool, the way in for Python built-ins (`enter` is called by the interpreter only), where
-# the fields of the structures are that these take, and what asks for large pages.
-PAGES = {"pages": "madvise"}
+# the fields of the structures are that these take, what asks for large pages, and where scratch comes from.
+MEMORY = {"pages": "madvise", "heap": "malloc free"}
 COMMON = {
     "configure": "parallel rank size",
     "attach": "interpreter",
     "enter": "self args count",
     "layout": "",
-} | PAGES
+} | MEMORY
 
 UNTYPED: dict[str, dict[str, str]] = {
     "core": {
@@ -97,7 +97,7 @@ def exports(table: str) -> list[tuple[str, str, str]]:
     if table.startswith("xla_"):
         typed = exports(table.removeprefix("xla_"))
         handlers = [(name, f"seg::xla::handler<&{f}>", "frame") for name, f, _ in typed if "<" in f]
-        return [(name, f"seg::{name}", arguments) for name, arguments in PAGES.items()] + handlers
+        return [(name, f"seg::{name}", arguments) for name, arguments in MEMORY.items()] + handlers
     half = table.startswith("half_")
     untyped = COMMON if half else COMMON | UNTYPED[table]
     rows = [(name, f"seg::{name}", arguments) for name, arguments in untyped.items()]

@@ -7,8 +7,8 @@ that calls it.
 
 from __future__ import annotations
 
-from ._engine import use_large_pages
-from ._signatures import HALF, TYPED, exports
+from ._engine import use_memory
+from ._signatures import HALF, MEMORY, TYPED, exports
 from ._threads import PAYS_FROM
 
 
@@ -30,6 +30,5 @@ def handlers(table: str) -> dict[str, int]:
     table = "xla_" + table
     addresses = build(table, {"SEG_PAYS_FROM": str(PAYS_FROM)})
     rows = {name: address for (name, _, _), address in zip(exports(table), addresses, strict=True)}
-    use_large_pages(rows)
-    del rows["pages"]
-    return rows
+    use_memory(rows)
+    return {name: at for name, at in rows.items() if name not in MEMORY}

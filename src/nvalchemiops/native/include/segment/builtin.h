@@ -4,7 +4,7 @@
 // arguments are ints, or None for a null pointer. Every parameter of the engine's functions is a 64-bit integer or an
 // address, so their number alone says how to call one, which is what ctypes relies on, too.
 #pragma once
-#include "vector.h"
+#include "scratch.h"
 
 namespace seg { namespace {
 
@@ -32,6 +32,7 @@ struct Interpreter {
   void (*keep)(void* object);
   void (*drop)(void* object);
   void (*forget_error)();
+  void* (*no_memory)();                       // raises MemoryError
 };
 struct Target {
   const void* function;
@@ -57,6 +58,7 @@ constexpr Place LAYOUT[] = {
   SEG_AT(Interpreter, type_of), SEG_AT(Interpreter, is_true), SEG_AT(Interpreter, length), SEG_AT(Interpreter, item),
   SEG_AT(Interpreter, make_tuple), SEG_AT(Interpreter, set_item), SEG_AT(Interpreter, find), SEG_AT(Interpreter, keep),
   SEG_AT(Interpreter, drop), SEG_AT(Interpreter, forget_error),
+  SEG_AT(Interpreter, no_memory),
   SEG_SIZE(Target), SEG_AT(Target, function), SEG_AT(Target, arguments), SEG_AT(Target, size), SEG_END,
 };
 i64 layout() { return (i64)LAYOUT; }
@@ -97,6 +99,6 @@ void* enter(void* self, void* const* args, i64 count) {
     result = invoke<4>(t->function, a, count);
     python->acquire(state);
   }
-  return python->make_int(result);
+  return result == NO_MEMORY ? python->no_memory() : python->make_int(result);
 }
 }}  // namespace seg

@@ -165,16 +165,24 @@ template <class Term> struct Part {
     for (int e = 0; e < 8; e++) v[e] = h[e * count + g];
     return fold<8>(v);
   }
+  // What a group needs to work with, in data of n items: one block, or three and the supers of a listed run.
+  static i64 work_bytes(i64 n) {
+    if (n <= BLOCK) return 8 * (i64)sizeof(d8);
+    return SUPER_WORK * (i64)sizeof(d8) + super_count(min(n, CHUNK)) * (i64)sizeof(Pair<d8>);
+  }
+  static constexpr i64 SUPER_WORK = 3 * 8;
   // One super of each group; n is at most its size.
-  SEG_NOINLINE void super(const Term& t, i64 p, i64 n, Pair<d8>* to) const {
-    d8 hi[8 * GROUPS], lo[8 * GROUPS], v[8 * GROUPS];
-    for (int c = 0; c < 8 * count; c++) lo[c] = d8{};
+  SEG_NOINLINE void super(const Term& t, i64 p, i64 n, Pair<d8>* to, d8* work) const {
+    d8 *const hi = work, *const lo = hi + 8 * count, *const v = lo + 8 * count;
+    const bool more = n > BLOCK;              // than one block
+    for (int c = 0; more && c < 8 * count; c++) lo[c] = d8{};
     for (i64 i = 0; i < n; i += BLOCK) {
-      t.rows(p + i, min(n - i, BLOCK), [&](const Term& t, i64 p, i64 n) { block(t, p, n, i ? v : hi); });
+      d8* const h = i ? v : hi;
+      t.rows(p + i, min(n - i, BLOCK), [=](const Term& t, i64 p, i64 n) SEG_INLINED { block(t, p, n, h); });
       if (!i) continue;
       for (int c = 0; c < 8 * count; c++) accumulate<T>(hi[c], lo[c], v[c]);
     }
-    for (int g = 0; g < count; g++) to[g] = {folded(hi, g), folded(lo, g)};
+    for (int g = 0; g < count; g++) to[g] = {folded(hi, g), more ? folded(lo, g) : d8{}};
   }
   void put(const Out<T>& out, i64 s, const d8* sums, i64 n) const {
     if (out.plain() && columns == 8) {
@@ -187,7 +195,7 @@ template <class Term> struct Part {
     for (int g = 0; g < count; g++) seg::put(out, s, column[g], columns, sums[g] + 0.0, n);
   }
   // Parts of supers, by super, then by group.
-  void join(const Out<T>& out, const Pair<d8>* parts, i64 n, i64 s) const {
+  SEG_NOINLINE void join(const Out<T>& out, const Pair<d8>* parts, i64 n, i64 s) const {
     d8 sums[GROUPS];
     for (int g = 0; g < count; g++) {
       Pair<d8> a = parts[g];
@@ -197,21 +205,21 @@ template <class Term> struct Part {
     put(out, s, sums, n);
   }
   // A listed run, which is shorter than a chunk.
-  void run(const Term& t, const Out<T>& out, i64 p, i64 n, i64 s) const {
+  SEG_INLINE void run(const Term& t, const Out<T>& out, i64 p, i64 n, i64 s, d8* v) const {
     if (n > BLOCK) {
-      Pair<d8> parts[GROUPS * (CHUNK / SUPER)];
+      Pair<d8>* const parts = (Pair<d8>*)(v + SUPER_WORK * count);
       for (i64 k = 0; k < super_count(n); k++)
-        super(t, p + k * SUPER, min(n - k * SUPER, SUPER), parts + k * count);
+        super(t, p + k * SUPER, min(n - k * SUPER, SUPER), parts + k * count, v);
       join(out, parts, n, s);
       return;
     }
-    d8 v[8 * GROUPS];
-    t.rows(p, n, [&](const Term& t, i64 p, i64 n) {
+    const auto sum = [&](const Term& t, i64 p, i64 n) SEG_INLINED {   // otherwise 3 ns a run more
       if (n <= 4 && count <= 2) few(t, p, n, v);
       else if (n <= 8) add<1>(t, p, n, v);
       else if (n <= 16) two_rows(t, p, n, v);
       else block(t, p, n, v);
-    });
+    };
+    t.rows(p, n, sum);
     if (n > 16)
       for (int g = 0; g < count; g++) v[g] = folded(v, g);
     put(out, s, v, n);
@@ -224,14 +232,16 @@ template <class Term, class T> struct Columns : Reduction {
   Part<Term> part;                            // of runs that are not listed
   static const Columns& of(const Reduction* r) { return *(const Columns*)r; }
 
-  void runs(const Runs& runs, int k) const {
+  i64 listed() const { return even(t.groups(), GROUPS); }   // groups in a part of listed runs
+  void runs(const Runs& runs, int k, char* work) const {
     if (part.first) return;                   // by the first pass, for the whole width
-    const i64 groups = t.groups(), most = even(groups, GROUPS);
+    const i64 groups = t.groups(), most = listed();
     Part<Term> part;
     for (int i = 0; i < k; i++)
       for (i64 g = 0; g < groups; g += most) {
         if (part.first != g) part.set(t, g, most);
-        part.run(t, out, runs.base + runs.start[i], runs.size[i], (i64)((u64)runs.origin + (u64)(i64)runs.seg[i]));
+        part.run(t, out, runs.base + runs.start[i], runs.size[i], (i64)((u64)runs.origin + (u64)(i64)runs.seg[i]),
+                 (d8*)work);
       }
   }
   Columns(Index idx, i64 n, Term term, const Out<T>& to) {
@@ -242,9 +252,9 @@ template <class Term, class T> struct Columns : Reduction {
     hooks[0] = hooks[1] = nullptr;
     t = term;
     out = to;
-    list = [](const Reduction* r, Runs& runs, int k, i64) { of(r).runs(runs, k); };
-    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part) {
-      of(r).part.super(of(r).t, first, count, (Pair<d8>*)part);
+    list = [](const Reduction* r, Runs& runs, int k, i64, char* work) { of(r).runs(runs, k, work); };
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
+      of(r).part.super(of(r).t, first, count, (Pair<d8>*)part, (d8*)work);
     };
     join = [](const Reduction* r, const void* parts, i64 n, i64 s) {
       of(r).part.join(of(r).out, (const Pair<d8>*)parts, n, s);
@@ -254,15 +264,17 @@ template <class Term, class T> struct Columns : Reduction {
     };
   }
 };
-template <class Term, class T> void reduce(Columns<Term, T> r, int threads) {
+template <class Term, class T> i64 reduce(Columns<Term, T>&& r, int threads) {
   constexpr i64 bytes = sizeof(Pair<d8>);     // of a group, times most_supers for a run that crosses threads
-  if (!r.t.groups()) return;                  // no columns
+  if (!r.t.groups()) return -1;               // no columns
   const i64 most = even(r.t.groups(), max(4, min(GROUPS, PARTIALS / (bytes * most_supers(r.n) * max(1, threads)))));
   for (i64 g = 0; g < r.t.groups(); g += most) {
     r.part.set(r.t, g, most);
     r.part_bytes = r.part.count * bytes;
-    reduce((const Reduction&)r, threads);
+    r.work_bytes = Part<Term>::work_bytes(r.n) * max(r.listed(), r.part.count);
+    if (reduce((const Reduction&)r, threads) != -1) return NO_MEMORY;
     r.hooks[0] = r.hooks[1] = nullptr;        // once is enough
   }
+  return -1;
 }
 }}  // namespace seg

@@ -74,8 +74,8 @@ template <class F> struct Lengths : Reduction {
     items = 1;
     part_bytes = 1;
     hooks[0] = hooks[1] = nullptr;
-    list = [](const Reduction* r, Runs& runs, int k, i64) { ((const Lengths*)r)->f.list(runs, k, r->m); };
-    super = [](const Reduction*, i64, i64, void*) {};
+    list = [](const Reduction* r, Runs& runs, int k, i64, char*) { ((const Lengths*)r)->f.list(runs, k, r->m); };
+    super = [](const Reduction*, i64, i64, void*, char*) {};
     join = [](const Reduction* r, const void*, i64 n, i64 s) {
       if ((u64)s < (u64)r->m) ((const Lengths*)r)->f.one(s, n);
     };

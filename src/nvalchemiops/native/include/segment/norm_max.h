@@ -158,8 +158,8 @@ template <class T> struct NormMax : Reduction {
     items = 1;
     part_bytes = sizeof(Largest);
     hooks[0] = hooks[1] = nullptr;
-    list = [](const Reduction* r, Runs& runs, int count, i64 mine) { of(r).list_of(runs, count, mine); };
-    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part) {
+    list = [](const Reduction* r, Runs& runs, int count, i64 mine, char*) { of(r).list_of(runs, count, mine); };
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char*) {
       *(Largest*)part = of(r).scan(first, count);
     };
     join = [](const Reduction* r, const void* parts, i64 n, i64 s) {

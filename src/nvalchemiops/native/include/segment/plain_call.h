@@ -357,6 +357,7 @@ void* plain_call(const Route& r, void* const* args, i64 count, bool& decided) {
     offence = invoke<4>(op.function[dtype], a, given);
     python->acquire(state);
   }
+  if (offence == NO_MEMORY) return python->no_memory();
   if (offence >= 0) {
     void* const what[2] = {idx.object, m_object};
     return python->call(op.refuse, what, 2, nullptr);

@@ -11,12 +11,13 @@
 #pragma once
 #include "rule.h"
 #include "runs.h"
+#include "scratch.h"
 #include "threads.h"
 
 namespace seg { namespace {
 
 constexpr int LONG = 256;                     // a run at least this long skips the list
-constexpr i64 PARTIALS = 1 << 19;             // bytes of the caller's stack for supers of runs that cross threads
+constexpr i64 PARTIALS = 1 << 19;             // bytes of scratch for supers of runs that cross threads
 
 // A per-element loop: what a thread does with the elements [b, e).
 struct Each {
@@ -30,13 +31,14 @@ struct Reduction {
   i64 n, m;
   i64 items;                                  // items an element (the rule counts items)
   // k listed runs; segments below `mine` that have none are this thread's to overwrite with zero.
-  void (*list)(const Reduction*, Runs&, int k, i64 mine);
+  void (*list)(const Reduction*, Runs&, int k, i64 mine, char* work);
   // One super: `count` items from item `first` of the data on.
-  void (*super)(const Reduction*, i64 first, i64 count, void* part);
+  void (*super)(const Reduction*, i64 first, i64 count, void* part, char* work);
   // The supers of a segment of n items, in order.
   void (*join)(const Reduction*, const void* parts, i64 n, i64 s);
   void (*zeros)(const Reduction*, i64 a, i64 b);
   i64 part_bytes;                             // of what `super` writes
+  i64 work_bytes = 0;                         // of `work`, which each thread has for itself
   const Each* hooks[2];
 };
 
@@ -44,11 +46,11 @@ struct Reduction {
 SEG_INLINE i64 most_supers(i64 n) { return min(MAXSUPER, n / SUPER + 1); }
 
 // Supers first, first + 1, ... of the run of n elements from p on, those that begin before element `stop`.
-void supers(const Reduction& r, i64 p, i64 n, i64 from, i64 stop, char* parts) {
+void supers(const Reduction& r, i64 p, i64 n, i64 from, i64 stop, char* parts, char* work) {
   const i64 count = n * r.items, size = super_size(count);
   const i64 limit = min((stop - p) * r.items, count), first = from == p ? 0 : ((from - p) * r.items + size - 1) / size;
   for (i64 k = first; k * size < limit; k++)
-    r.super(&r, p * r.items + k * size, min(count - k * size, size), parts + k * r.part_bytes);
+    r.super(&r, p * r.items + k * size, min(count - k * size, size), parts + k * r.part_bytes, work);
 }
 SEG_INLINE void run_hooks(const Reduction& r, i64 b, i64 e) {
   for (const Each* h : r.hooks)
@@ -60,13 +62,13 @@ SEG_INLINE i64 after(i64 s, i64 m) { return s < 0 ? 0 : s < m ? s + 1 : m; }
 // A run that begins in one thread's share and ends in another's, in supers.
 struct Crossing { i64 n, s; };
 
-void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing, char* shared) {
+// `own`: `slots` bytes for the supers of a run, then what the reduction works with.
+void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing, char* shared, char* own, i64 slots) {
   const Index idx = r.idx;
   const i64 n = r.n, m = r.m, b = share(n, threads, rank), e = share(n, threads, rank + 1);
-  const i64 slots = r.part_bytes * most_supers(r.n * r.items);
   crossing[rank].n = 0;
   if (b == e) return;
-  char* const parts = (char*)__builtin_alloca_with_align((u64)slots, 512);
+  char* const work = own + slots;
   i64 p = b, next = 0;                        // next: the first segment not written yet
   if (b > 0) {
     const i64 s = idx[b];
@@ -77,7 +79,7 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
       if (items > super_size(items)) {
         int owner = rank;
         while (share(n, threads, owner) > start) owner--;
-        supers(r, start, p - start, b, e, shared + owner * slots);
+        supers(r, start, p - start, b, e, shared + owner * slots, work);
       }
       run_hooks(r, b, min(p, e));
     }
@@ -106,13 +108,13 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
         store(runs.size + g, load<i16>((i32*)runs.start + g + 1) * (i32)r.items - a);
         if (r.items > 1) store((i32*)runs.start + g, a);   // start[g + 16] is read again, as the next a
       }
-      r.list(&r, runs, k, mine);
+      r.list(&r, runs, k, mine, work);
     } else if (end > e && (end - p) * r.items > super_size((end - p) * r.items)) {
-      supers(r, p, end - p, p, e, shared + rank * slots);
+      supers(r, p, end - p, p, e, shared + rank * slots, work);
       crossing[rank] = {end - p, s};
     } else {
-      supers(r, p, end - p, p, end, parts);
-      r.join(&r, parts, (end - p) * r.items, s);
+      supers(r, p, end - p, p, end, own, work);
+      r.join(&r, own, (end - p) * r.items, s);
     }
     run_hooks(r, p, min(end, e));
     p = end;
@@ -120,15 +122,21 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
   if (e == n && next < m) r.zeros(&r, next, m);
 }
 
-void reduce(const Reduction& r, int threads) {
-  if (r.n == 0 || r.items == 0) { if (r.m > 0) r.zeros(&r, 0, r.m); return; }
-  const i64 slots = r.part_bytes * most_supers(r.n * r.items);
+i64 reduce(const Reduction& r, int threads) {
+  if (r.n == 0 || r.items == 0) { if (r.m > 0) r.zeros(&r, 0, r.m); return -1; }
+  const i64 slots = lines(r.part_bytes * most_supers(r.n * r.items)), own = slots + lines(r.work_bytes);
   threads = (int)max(1, min(min(threads, MAXTHREADS), min(r.n, PARTIALS / slots)));
   Crossing crossing[MAXTHREADS];
-  char* const shared = (char*)__builtin_alloca_with_align((u64)(threads > 1 ? slots * threads : 64), 512);
-  parallel(threads, [&](int rank) { reduce_share(r, rank, threads, crossing, shared); });
+  const i64 crossings = threads > 1 ? slots * threads : 0;
+  const Scratch scratch(crossings + own * threads);
+  char* const shared = scratch.p;
+  if (!shared) return NO_MEMORY;
+  parallel(threads, [&](int rank) {
+    reduce_share(r, rank, threads, crossing, shared, shared + crossings + rank * own, slots);
+  });
   for (int t = 0; t < threads; t++)
     if (crossing[t].n) r.join(&r, shared + t * slots, crossing[t].n * r.items, crossing[t].s);
+  return -1;
 }
 // The same sharing for a per-element loop over n elements.
 void each(const Each& loop, i64 n, int threads) {

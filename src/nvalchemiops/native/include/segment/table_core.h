@@ -20,20 +20,18 @@ i64 order(const void* idx, i64 n, i64 step, i64 mode) {
 i64 count(const void* idx, i32* counts, i64 n, i64 m, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  reduce(Lengths(call.idx, n, m, Counts{counts}), call.threads);
-  return -1;
+  return reduce(Lengths(call.idx, n, m, Counts{counts}), call.threads);
 }
 // x (n, k) to segments, whatever the output makes of the sums.
-template <class T> void pool_rows(const Call& call, const T* x, const Out<T>& out, i64 n, i64 k) {
-  if (k == 1) reduce(Flat<1, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
-  else if (k == 3) reduce(Flat<3, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
-  else reduce(Columns<ColumnSum<T>, T>(call.idx, n, {x, n, k}, out), call.threads);
+template <class T> i64 pool_rows(const Call& call, const T* x, const Out<T>& out, i64 n, i64 k) {
+  if (k == 1) return reduce(Flat<1, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
+  if (k == 3) return reduce(Flat<3, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
+  return reduce(Columns<ColumnSum<T>, T>(call.idx, n, {x, n, k}, out), call.threads);
 }
 template <class T> i64 sum(const T* x, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  pool_rows(call, x, sums(out, m, k), n, k);
-  return -1;
+  return pool_rows(call, x, sums(out, m, k), n, k);
 }
 template <class T>
 i64 mean(const T* x, const void* idx, T* out, T* raw, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
@@ -44,8 +42,7 @@ i64 mean(const T* x, const void* idx, T* out, T* raw, i32* counts, i64 n, i64 m,
   to.raw = raw;
   to.counts = counts;
   if (k == 0 && counts) return count(idx, counts, n, m, mode);   // nothing to add, elements to count all the same
-  pool_rows(call, x, to, n, k);
-  return -1;
+  return pool_rows(call, x, to, n, k);
 }
 template <class T> i64 broadcast(const T* y, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
@@ -57,7 +54,7 @@ template <class T>
 i64 spread(const T* y, const void* idx, T* out, T* scratch, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  reduce(Lengths(call.idx, n, m, Shares<T>{y, scratch, k}), call.threads);
+  if (reduce(Lengths(call.idx, n, m, Shares<T>{y, scratch, k}), call.threads) != -1) return NO_MEMORY;
   each(Broadcast<T>(scratch, call.idx, out, m, k), n, call.threads);
   return -1;
 }
@@ -70,8 +67,7 @@ template <class T> i64 mul(const T* x, const T* s, const void* idx, T* out, i64 
 template <class T> i64 dot(const T* x, const T* y, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, y}, sums(out, m, 1)), call.threads);
-  return -1;
+  return reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, y}, sums(out, m, 1)), call.threads);
 }
 template <class T>
 i64 mul_backward(const T* g, const T* x, const T* s, const void* idx, T* gx, T* gs, i64 n, i64 m, i64 k, i64 mode) {
@@ -81,8 +77,7 @@ i64 mul_backward(const T* g, const T* x, const T* s, const void* idx, T* gx, T* 
   if (!gs) { if (gx) each(scale, n, call.threads); return -1; }
   Flat<1, Products<T, 1>, T> r(call.idx, n, k, {g, x}, sums(gs, m, 1));
   if (gx) r.hooks[0] = &scale;
-  reduce(r, call.threads);
-  return -1;
+  return reduce(r, call.threads);
 }
 template <class T>
 i64 rms_norm(const T* x, const void* idx, T* out, kept<T>* inv, T* raw, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
@@ -95,8 +90,7 @@ i64 rms_norm(const T* x, const void* idx, T* out, kept<T>* inv, T* raw, i32* cou
   to.counts = counts;
   if (k == 0) zeros(to, 0, m);
   if (k == 0 && counts) return count(idx, counts, n, m, mode);
-  reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, x}, to), call.threads);
-  return -1;
+  return reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, x}, to), call.threads);
 }
 template <class T>
 i64 rms_norm_backward(const T* g, const T* x, const kept<T>* inv, const void* idx, T* gx, i64 n, i64 m, i64 k,

@@ -12,23 +12,22 @@ namespace seg { namespace {
 
 // A reduction with the per-element outputs that are wanted beside it; or, if it is not wanted (or has no columns, so
 // that it would go over no element), those alone.
-template <class R> void fused(R* r, const Each* first, const Each* second, i64 n, int threads) {
+template <class R> i64 fused(R* r, const Each* first, const Each* second, i64 n, int threads) {
   if (r) {
     r->hooks[0] = first;
     r->hooks[1] = second;
-    reduce(*r, threads);
-    return;
+    return reduce(static_cast<R&&>(*r), threads);
   }
   if (first) each(*first, n, threads);
   if (second) each(*second, n, threads);
+  return -1;
 }
 
 template <class T>
 i64 dot_add(const T* x, const T* y, const T* u, const T* w, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  reduce(Flat<1, Products<T, 2>, T>(call.idx, n, k, {{x, y}, {u, w}}, sums(out, m, 1)), call.threads);
-  return -1;
+  return reduce(Flat<1, Products<T, 2>, T>(call.idx, n, k, {{x, y}, {u, w}}, sums(out, m, 1)), call.threads);
 }
 template <class T>
 i64 mul_add(const T* x, const T* s, const T* y, const T* t, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
@@ -45,7 +44,7 @@ i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const kept<T>* 
   Out<T> to = sums<T>(nullptr, m, 1);
   to.wide = inner;
   to.counts = counts;
-  reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {v, x}, to), call.threads);
+  if (reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {v, x}, to), call.threads) != -1) return NO_MEMORY;
   each(Elementwise<NormSecond<T>>(call.idx, m, k, {{v, x}, g, inv, inner, counts, gx}), n, call.threads);
   for (i64 s = 0; s < m; s++) gg[s] = (T)(inner[s] * (double)inv[s]);
   return -1;
@@ -54,8 +53,7 @@ template <class T>
 i64 max_norm(const T* x, const void* idx, T* out, void* at, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  reduce(NormMax<T>(call.idx, x, out, at, n, m, k, call.narrow_at), call.threads);
-  return -1;
+  return reduce(NormMax<T>(call.idx, x, out, at, n, m, k, call.narrow_at), call.threads);
 }
 template <class T>
 i64 max_norm_backward(const T* g, const T* x, const void* at, T* gx, i64 n, i64 m, i64 k, i64 mode) {
@@ -114,8 +112,7 @@ template <class T>
 i64 outer(const T* u, const T* w, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  reduce(Columns<Outer<T>, T>(call.idx, n, {u, w, n, k, j}, sums(out, m, k * j)), call.threads);
-  return -1;
+  return reduce(Columns<Outer<T>, T>(call.idx, n, {u, w, n, k, j}, sums(out, m, k * j)), call.threads);
 }
 
 template <class T>
@@ -133,8 +130,7 @@ i64 matvec_backward(const T* g, const T* v, const T* mat, const void* idx, T* gv
   if (call.offence >= 0) return call.offence;
   const auto first = product<T, true>(call, g, mat, gv, m, k, j);
   Columns<Outer<T>, T> r(call.idx, n, {v, g, n, k, j}, sums(gm, m, k * j));
-  fused(gm && k * j ? &r : nullptr, gv ? &first : nullptr, nullptr, n, call.threads);
-  return -1;
+  return fused(gm && k * j ? &r : nullptr, gv ? &first : nullptr, nullptr, n, call.threads);
 }
 template <class T>
 i64 mul_double_backward(const T* a, const T* b, const T* g, const T* x, const T* s, const void* idx, T* gg, T* gx,
@@ -144,8 +140,7 @@ i64 mul_double_backward(const T* a, const T* b, const T* g, const T* x, const T*
   const Elementwise<ScaleAdd<T>> first(call.idx, m, k, {{a, x}, s, b, gg});
   const Elementwise<Scale<T>> second(call.idx, m, k, {{g}, b, gx});
   Flat<1, Products<T, 1>, T> r(call.idx, n, k, {g, a}, sums(gs, m, 1));
-  fused(gs ? &r : nullptr, gg ? &first : nullptr, gx ? &second : nullptr, n, call.threads);
-  return -1;
+  return fused(gs ? &r : nullptr, gg ? &first : nullptr, gx ? &second : nullptr, n, call.threads);
 }
 template <class T>
 i64 dot_double_backward(const T* a, const T* b, const T* g, const T* x, const T* y, const void* idx, T* gg, T* gx,
@@ -154,8 +149,7 @@ i64 dot_double_backward(const T* a, const T* b, const T* g, const T* x, const T*
   if (call.offence >= 0) return call.offence;
   const Elementwise<Scale<T>> first(call.idx, m, k, {{b}, g, gx}), second(call.idx, m, k, {{a}, g, gy});
   Flat<1, Products<T, 2>, T> r(call.idx, n, k, {{a, y}, {x, b}}, sums(gg, m, 1));
-  fused(gg ? &r : nullptr, gx ? &first : nullptr, gy ? &second : nullptr, n, call.threads);
-  return -1;
+  return fused(gg ? &r : nullptr, gx ? &first : nullptr, gy ? &second : nullptr, n, call.threads);
 }
 template <class T>
 i64 matvec_double_backward(const T* a, const T* b, const T* g, const T* v, const T* mat, const void* idx, T* gg,
@@ -165,7 +159,6 @@ i64 matvec_double_backward(const T* a, const T* b, const T* g, const T* v, const
   const auto first = product_add(call, a, mat, v, b, gg, m, k, j);
   const auto second = product<T, true>(call, g, b, gv, m, k, j);
   Columns<Outer<T>, T> r(call.idx, n, {a, g, n, k, j}, sums(gm, m, k * j));
-  fused(gm && k * j ? &r : nullptr, gg ? &first : nullptr, gv ? &second : nullptr, n, call.threads);
-  return -1;
+  return fused(gm && k * j ? &r : nullptr, gg ? &first : nullptr, gv ? &second : nullptr, n, call.threads);
 }
 }}  // namespace seg

@@ -164,11 +164,11 @@ template <int W, class Term, class T> struct Flat : Reduction {
     t = term;
     out = to;
     out.items = k;
-    list = [](const Reduction* r, Runs& runs, int k, i64 mine) {
+    list = [](const Reduction* r, Runs& runs, int k, i64 mine, char*) {
       const i64 p = runs.base * r->items * W;
       short_runs<W>(of(r).t.from(p), runs, k, of(r).out, mine, r->n * r->items * W - p);
     };
-    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part) {
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char*) {
       *(Pair<d4>*)part = seg::super<W>(of(r).t, first * W, count, r->n * r->items * W);
     };
     join = [](const Reduction* r, const void* parts, i64 n, i64 s) {

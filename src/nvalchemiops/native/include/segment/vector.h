@@ -5,7 +5,8 @@
 // version beside it. There is no standard library here, and no inline assembly (Warp's Clang has neither).
 #pragma once
 
-#define SEG_INLINE inline __attribute__((always_inline))
+#define SEG_INLINED __attribute__((always_inline))   // a lambda
+#define SEG_INLINE inline SEG_INLINED
 #define SEG_NOINLINE __attribute__((noinline))
 // For every small array that is read back as a vector: LLVM may keep the vector in the array's own stack slot, and
 // moves it with aligned instructions whatever the array's alignment (seen with AVX2, Warp 1.19).

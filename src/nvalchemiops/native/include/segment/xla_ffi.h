@@ -23,7 +23,7 @@ struct Context;
 struct Error;
 struct ErrorArgs { size_t size; Extension* extensions; const char* message; i32 code; };
 struct DestroyArgs { size_t size; Extension* extensions; Error* error; };
-constexpr i32 INVALID_ARGUMENT = 3;
+constexpr i32 INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8;
 struct ScheduleArgs { size_t size; Extension* extensions; Context* context; void (*task)(void*); void* data; };
 struct NumThreadsArgs { size_t size; Extension* extensions; Context* context; i64* threads; };
 

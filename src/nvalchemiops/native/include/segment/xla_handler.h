@@ -5,6 +5,7 @@
 // attribute `sizes` says where. 8 b + d is dimension d of buffer b; for d > 0, those that follow belong to it, too.
 #pragma once
 #include "pages.h"
+#include "scratch.h"
 #include "xla_pool.h"
 
 namespace seg { namespace xla { namespace {
@@ -60,13 +61,14 @@ struct Reader {
   }
 };
 
-Error* refuse(const Frame* f, const char* message) {
-  ErrorArgs args = {sizeof(args), nullptr, message, INVALID_ARGUMENT};
+Error* refuse(const Frame* f, const char* message, i32 code = INVALID_ARGUMENT) {
+  ErrorArgs args = {sizeof(args), nullptr, message, code};
   return f->api->error_create(&args);
 }
 
 template <class... A> struct Called {         // braces evaluate their arguments from left to right
-  Called(i64 (*function)(A...), A... a) { function(a...); }
+  const i64 result;
+  Called(i64 (*function)(A...), A... a) : result(function(a...)) {}
 };
 template <class... A> Error* handle(const Frame* f, i64 (*function)(A...)) {
   constexpr i64 integers = ((__is_pointer(A) ? 0 : 1) + ...);
@@ -87,8 +89,9 @@ template <class... A> Error* handle(const Frame* f, i64 (*function)(A...)) {
   r.start();
   r.mode = mode;
   const WithSubnormals scope;
-  Called<A...>{function, r.template next<A>()...};
+  const Called<A...> called{function, r.template next<A>()...};
   if (shared) release();
+  if (called.result == NO_MEMORY) return refuse(f, "nvalchemiops: no memory for scratch", RESOURCE_EXHAUSTED);
   return nullptr;
 }
 
