@@ -197,6 +197,46 @@ print(segmented_sum(jnp.ones(2), np.array([0, 1]), 2))
 """)
 
 
+FORGET = """
+import gc, sys
+def forget():
+    for name in [n for n in sys.modules if n.split(".")[0] == "nvalchemiops"]:
+        del sys.modules[name]
+    gc.collect()
+"""
+
+
+def test_a_second_import():
+    """As a notebook makes it: programs compiled before and after run, in every table, and nothing is built twice."""
+    out = python(
+        FORGET
+        + """
+import jax, jax.numpy as jnp
+idx, x = jnp.array([0, 0, 1], jnp.int32), jnp.arange(3.0)
+def program(dtype, m):
+    from nvalchemiops.jax.segment_ops import segmented_rms_norm, segmented_sum
+    total = lambda x: (segmented_sum(x, idx, m) ** 2).sum() + segmented_rms_norm(x, idx, m).sum()
+    return jax.jit(jax.grad(total)).lower(x.astype(dtype)).compile()
+def run(f, dtype):
+    return f(x.astype(dtype)).astype("float32").tolist()
+before = program("float32", 2)
+from nvalchemiops.native import load
+load().warmup()
+forget()
+jax.clear_caches()
+gc.collect()
+from nvalchemiops.native import load
+half = program("float16", 2)  # which builds another table first
+load().warmup()
+after = program("float32", 3)
+print(run(before, "float32"))
+print(run(after, "float32"))
+print(run(half, "float16"))
+"""
+    )
+    assert out[0] == out[1] == "[2.0, 2.707106828689575, 5.0]" and out[2] == "[2.0, 2.70703125, 5.0]"
+
+
 BREAK = """
 from nvalchemiops.native import NativeBuildError, _xla
 def handlers(table): raise NativeBuildError(f"the compiler of {table} is on holiday")

@@ -54,6 +54,7 @@ def test_without_the_build_options_the_error_says_so(monkeypatch):
 
 
 def test_a_failing_build_is_reported(monkeypatch):
+    monkeypatch.setattr(_build, "_built", {})
     monkeypatch.setattr(wp, "launch", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no compiler")))
     with pytest.raises(native.NativeBuildError, match="no compiler"):
         _engine.Engine().build("core")

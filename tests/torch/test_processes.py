@@ -261,3 +261,38 @@ def test_no_memory_for_scratch():
             print("MemoryError")
     """)
     assert lines == ["MemoryError", "MemoryError", "640.0"]
+
+
+# ------------------------------------------------------------------ a second import
+def test_a_second_import():
+    """As a notebook makes it: graphs, compiled functions and a user's own operation outlive the modules."""
+    lines = python("""
+    import gc, sys, torch
+    idx, x = torch.tensor([0, 0, 1]), torch.arange(3.0, requires_grad=True)
+
+    def function():
+        from nvalchemiops.torch.segment_ops import segmented_rms_norm, segmented_sum
+        return lambda x: segmented_sum(x, idx, 2).pow(2).sum() + segmented_rms_norm(x, idx, 2).sum()
+
+    def chain():
+        from nvalchemiops.torch import register_warp_op_chain
+        return register_warp_op_chain("second_import::double", lambda x: x * 2, lambda g, x: g * 2)
+
+    def results(f, compiled):
+        hessian = torch.func.hessian(f)(x.detach())
+        return [f(x), compiled(x), torch.func.vmap(f)(torch.stack([x, x]))[1], torch.autograd.grad(f(x), x)[0], hessian]
+
+    first = function()
+    compiled = torch.compile(first, fullgraph=True, backend="aot_eager")
+    expected, graph, double = results(first, compiled), first(x), chain()
+    del first
+    for name in [n for n in sys.modules if n.split(".")[0] == "nvalchemiops"]:
+        del sys.modules[name]
+    gc.collect()
+    again = function()
+    found = results(again, compiled)
+    print([torch.equal(a, b) for a, b in zip(found, expected, strict=True)])
+    print(torch.equal(torch.autograd.grad(graph, x)[0], expected[3]), double(x).tolist())
+    print(torch.equal(torch.compile(again, fullgraph=True, backend="aot_eager")(x), expected[0]))
+    """)
+    assert lines == ["[True, True, True, True, True]", "True [0.0, 2.0, 4.0]", "True"]

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import _building, native
+from .. import _building, _process, native
 from ..algebra import Operand, Operation
 from ..native import _xla
 from ..native._engine import HALF_TABLES, TABLES
@@ -25,7 +25,8 @@ from . import _compose
 from ._arguments import dtype_of
 
 _PREFIX = "nvalchemiops_segmented_"
-_warned: set[str] = set()
+_warned: set[str] = _process.kept("reasons given", set)
+_registered: dict[str, tuple[str, ...]] = _process.kept("tables of XLA's handlers", dict)
 _SUFFIXES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
@@ -103,6 +104,8 @@ def register(table: str) -> tuple[str, ...]:
 
 @functools.cache
 def _register(table: str) -> tuple[str, ...]:
+    if table in _registered:
+        return _registered[table]
     try:
         addresses = _xla.handlers(table)
     except native.NativeBuildError as error:
@@ -110,7 +113,8 @@ def _register(table: str) -> tuple[str, ...]:
         return ()
     for name, address in addresses.items():
         jax.ffi.register_ffi_target(_PREFIX + name, jax.ffi.pycapsule(address), platform="cpu")
-    return tuple(_PREFIX + name for name in addresses)
+    _registered[table] = tuple(_PREFIX + name for name in addresses)
+    return _registered[table]
 
 
 def _warn(kind: str, reason: str) -> None:

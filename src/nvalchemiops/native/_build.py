@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import warp as wp
 
-from .. import _building
+from .. import _building, _process
 from ._engine import NativeBuildError
 from ._signatures import exports
 
@@ -32,8 +32,9 @@ def _export_table(out: wp.array(dtype=wp.uint64)):  # type: ignore[valid-type]
     _copy_table(out)
 
 
-# Warp modules and kernels, kept for the life of the process: the code goes when they go.
-_alive: list[object] = []
+# name of a module -> (its source, the addresses, what keeps the code), for the life of the process. Warp unloads a
+# module when another kernel of that name is loaded, and when the file of a function that it uses is imported again.
+_built: dict[str, tuple[str, list[int], object]] = _process.kept("native code", dict)
 
 
 def _preamble(table: str, defines: dict[str, str]) -> str:
@@ -90,21 +91,27 @@ def build(table: str, defines: dict[str, str] | None = None) -> list[int]:
         raise NativeBuildError(
             f"warp {wp.__version__} has no ModuleBuildOptions, through which nvalchemiops compiles its CPU engine"
         )
+    name = ".".join(["nvalchemiops", "native", table, *(defines or {})])
+    source = _preamble(table, defines or {})
+    if name in _built:
+        before, addresses, _ = _built[name]
+        if before != source:
+            raise NativeBuildError(f"this process has loaded another version of {name}: start Python again")
+        return addresses
     what = "the CPU code for segment operations" + " in half precision" * ("half_" in table)
     try:
         with _building.quietly():
             _building.initialise_quietly()  # which says where the cache is
             with _building.notice(what):
-                return _build(table, defines or {})
+                return _build(name, source, len(exports(table)))
     except Exception as error:
         raise NativeBuildError(f"the native CPU engine could not be built: {error}") from error
 
 
-def _build(table: str, defines: dict[str, str]) -> list[int]:
-    name = ".".join(["nvalchemiops", "native", table, *defines])
+def _build(name: str, source: str, count: int) -> list[int]:
     options = wp.ModuleBuildOptions(
         extra_cpu_include_dirs=[str(INCLUDE)],
-        extra_cpu_preamble=_preamble(table, defines),
+        extra_cpu_preamble=source,
         # Every header: one that is missing here would be compiled once and never again.
         extra_build_dependencies=[str(path) for path in sorted(INCLUDE.rglob("*.h"))],
     )
@@ -116,7 +123,6 @@ def _build(table: str, defines: dict[str, str]) -> list[int]:
         # Without the inlining thresholds that Warp adds, compiling takes a quarter less and the code is as fast.
         module.options["cpu_compiler_flags"] = "-march=native"
     kernel = wp.kernel(_export_table, module=module, enable_backward=False)
-    count = len(exports(table))
     lost = _building.temporary
     try:
         addresses = _addresses(kernel, count)
@@ -127,5 +133,5 @@ def _build(table: str, defines: dict[str, str]) -> list[int]:
         lost = error.strerror or str(error)
     if lost:
         _say_why(lost)
-    _alive.extend([module, kernel])
+    _built[name] = source, addresses, (module, kernel, dict(module.execs))
     return addresses

@@ -12,6 +12,8 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .. import _process
+
 _METH_FASTCALL = 0x80
 # The fields of `Interpreter` in builtin.h, and what of the interpreter they are.
 _INTERPRETER = {
@@ -66,7 +68,7 @@ class Target(ctypes.Structure):
 
 
 # What the built-ins point into; never freed.
-_alive: list[Any] = []
+_alive: list[Any] = _process.kept("memory of built-ins", list)
 
 
 def interpreter() -> int:

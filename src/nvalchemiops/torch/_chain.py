@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _process
 from . import _autograd
 
 __all__ = ["register_warp_op_chain"]
 
 # A dispatcher's operation lives as long as the library that defined it.
-_libraries: dict[str, Any] = {}
+_libraries: dict[str, Any] = _process.kept("libraries of users' operations", dict)
 
 _SCALARS = {int: "SymInt", "int": "SymInt", float: "float", "float": "float", bool: "bool", "bool": "bool"}
 

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from .. import _shapes
+from .. import _process, _shapes
 from ..algebra import OPERATIONS, Operation
 from . import _autograd, _compat, _fast, _vmap
 from ._arguments import FLOATS, KEPT, dtype_of
@@ -36,7 +36,8 @@ from ._kernels import KERNELS
 
 NAMESPACE = "nvalchemiops"
 
-_library = torch.library.Library(NAMESPACE, "DEF")
+_library = _process.kept("library of operations", lambda: torch.library.Library(NAMESPACE, "DEF"))
+_defined: dict[str, Any] = _process.kept("operations", dict)  # by name; by an earlier import of this module, too
 
 APPLY: dict[str, Callable[..., Any]] = {}  # name -> the eager Function on the kernel
 
@@ -99,13 +100,15 @@ def _register_kernels(op: Operation) -> None:
     torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_library)
 
 
-for _op in OPERATIONS.values():
-    OPS[_op.name] = _define(_op)
+_new = [op for op in OPERATIONS.values() if op.name not in _defined]
+_defined.update((op.name, _define(op)) for op in _new)
+OPS.update(_defined)
 for _op in OPERATIONS.values():
     _rule = OperationRule(_op)
-    _register_kernels(_op)
-    _autograd.register(_library, _rule.name, OPS[_op.name], _rule)
-    torch.library.register_vmap(f"{NAMESPACE}::{_rule.name}", _vmap.rule(_op, OPS[_op.name]), lib=_library)
+    if _op in _new:
+        _register_kernels(_op)
+        _autograd.register(_library, _rule.name, OPS[_op.name], _rule)
+        torch.library.register_vmap(f"{NAMESPACE}::{_rule.name}", _vmap.rule(_op, OPS[_op.name]), lib=_library)
     # What the fast route differentiates through: a Function on the kernel, or the composition.
     APPLY[_op.name] = (
         _autograd.make_function(
