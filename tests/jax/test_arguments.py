@@ -22,7 +22,8 @@ IDX = jnp.array([0, 0, 1, 2], jnp.int32)
         ((X, IDX.astype("uint8"), 3), ValueError, "int32"),
         ((X, IDX > 0, 3), ValueError, "int32"),
         ((X, IDX.astype("float32"), 3), ValueError, "int32"),
-        ((X.astype("int32"), IDX, 3), ValueError, "float32"),
+        ((X.astype("int32"), IDX, 3), ValueError, r"float32.*x\.astype\(jnp\.float32\)"),
+        ((np.ones(4, bool), IDX, 3), ValueError, r"float32.*x\.astype\(jnp\.float32\)"),
         ((X.astype("complex64"), IDX, 3), ValueError, "float32"),
         ((np.ones(4, ">f4"), IDX, 3), ValueError, "float32.*>f4"),
         ((X.astype("float8_e4m3fn"), IDX, 3), ValueError, "float32"),
@@ -33,8 +34,8 @@ IDX = jnp.array([0, 0, 1, 2], jnp.int32)
         ((X, IDX, True), TypeError, "num_segments"),
         ((X, IDX, 3.0), TypeError, "num_segments"),
         ((X, IDX, None), TypeError, "num_segments"),
-        (([1.0] * 4, IDX, 3), TypeError, "x must be a jax.Array"),
-        ((X, [0, 0, 1, 2], 3), TypeError, "idx must be a jax.Array"),
+        (([1.0] * 4, IDX, 3), TypeError, r"x must be a jax.Array.*jnp\.asarray\(x\)"),
+        ((X, [0, 0, 1, 2], 3), TypeError, r"idx must be a jax.Array.*jnp\.asarray\(idx\)"),
         ((X, IDX.at[0].set(-1), 3), ValueError, r"range .* idx\[0\] = -1 is negative"),
         ((X, IDX, 1), ValueError, r"range .* idx\[3\] = 2"),
         ((X, IDX[::-1], 3), ValueError, r"sorted, but idx\[1\] = 1 comes after idx\[0\] = 2"),
@@ -124,6 +125,27 @@ def test_keywords_and_numpy(op):
     out = function(**arrays, idx=np.asarray(IDX), num_segments=np.int64(3))
     assert isinstance(out, jax.Array) and out.dtype == "float32"
     assert np.array_equal(out, function(*arrays.values(), IDX, 3))
+
+
+class Wrapped:
+    def __init__(self, array):
+        self.array = array
+
+    def __jax_array__(self):
+        return self.array
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.short)
+def test_objects_that_stand_for_arrays(op):
+    width = op.widths[3] if len(op.widths) > 3 else (3, 3)
+    arrays = [jnp.ones(a.shape(4, 3, width)) for a in op.args]
+    function = getattr(segment_ops, op.name)
+    loss = lambda wrap, *a: (function(*map(wrap, a), wrap(IDX), 3) ** 2).sum()  # noqa: E731
+    for wrap in (Wrapped, lambda a: a):
+        out = jax.value_and_grad(loss, 1)(wrap, *arrays)
+        assert jax.tree.map(jnp.array_equal, out, jax.value_and_grad(loss, 1)(lambda a: a, *arrays)) == (True, True)
+    with pytest.raises(ValueError, match="range"):
+        function(*arrays, Wrapped(IDX.at[3].set(9)), 3)
 
 
 def test_idx_has_no_gradient():

@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.jet import jet
 from jax.test_util import check_grads
 from jax_battery import LENGTHS, SMALL, argnums, assert_close, cases, index, loss
 
-from nvalchemiops.jax.segment_ops import segmented_max_norm, segmented_mean, segmented_rms_norm
+from nvalchemiops.jax.segment_ops import segmented_max_norm, segmented_mean, segmented_rms_norm, segmented_sum
 
 
 @cases(("float64",), widths=1)
@@ -120,6 +121,42 @@ def test_no_elements(case):
         assert jax.jacrev(lambda *a, m=m, idx=idx: case(*a, idx, m))(*inputs).size == 0
         batched = jax.vmap(lambda *a, m=m, idx=idx: case(*a, idx, m))(*[jnp.stack([a, a]) for a in inputs])
         assert batched.shape == (2, *case(*inputs, idx, m).shape)
+
+
+@cases(("float64",), widths=1)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_taylor_series(case, reverse):
+    """`jet` to third order, of the op and of its gradient, against derivatives along a curve of the composition."""
+    idx, m = index(SMALL), len(SMALL)
+    arrays, weights = case.inputs(len(idx), m), case.weights(len(idx), m)
+    series = [[a * 0.5 for a in case.inputs(len(idx), m, seed)] for seed in (2, 3, 4)]
+
+    def function(op):
+        plain = lambda *a: (op(*a, idx, m),)  # noqa: E731
+        return jax.grad(lambda *a: (op(*a, idx, m) * weights).sum(), argnums(case)) if reverse else plain
+
+    def expected(*arrays):
+        def along(t):
+            curve = [x + a * t + b * t**2 / 2 + c * t**3 / 6 for x, a, b, c in zip(arrays, *series, strict=True)]
+            return function(case.composed)(*curve)
+
+        found = [along]
+        for _ in series:
+            found.append(lambda t, f=found[-1]: jax.jvp(f, (t,), (1.0,))[1])
+        return [f(0.0) for f in found]
+
+    value, *coefficients = jax.jit(expected)(*arrays)
+    outs, terms = jet(function(case), arrays, list(zip(*series, strict=True)))
+    assert_close(outs, value)
+    for k, right in enumerate(coefficients):
+        for term, r in zip(terms, right, strict=True):
+            np.testing.assert_allclose(term[k], r, rtol=1e-8, atol=1e-8)
+
+
+def test_a_taylor_series_by_hand():
+    idx, x = jnp.array([0, 0, 1], jnp.int32), jnp.arange(3.0)
+    _, terms = jet(lambda x: segmented_sum(jnp.sin(x), idx, 2), (x,), ([jnp.ones(3), jnp.zeros(3)],))
+    np.testing.assert_allclose(terms[1], [-0.841471, -0.909297], atol=1e-6)
 
 
 @cases(("float64",), widths=1)

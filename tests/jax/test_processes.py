@@ -237,6 +237,32 @@ print(run(half, "float16"))
     assert out[0] == out[1] == "[2.0, 2.707106828689575, 5.0]" and out[2] == "[2.0, 2.70703125, 5.0]"
 
 
+def test_eager_padding_is_named_once():
+    """Not where it is usual: in compiled code, under disable_jit, in a batch of indices."""
+    lines = python("""
+import warnings
+import jax, jax.numpy as jnp, numpy as np
+from nvalchemiops.jax.segment_ops import segmented_mean, segmented_mul, segmented_sum
+x, idx = jnp.ones(5), jnp.array([0, 1, 2, 3, 3], jnp.int32)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    jax.jit(lambda x: segmented_sum(x, idx, 3))(x)
+    jax.vmap(lambda idx: segmented_sum(x, idx, 3))(idx[None])
+    segmented_sum(x, idx, 4)
+    with jax.disable_jit():
+        segmented_sum(x, idx, 3)
+    print(len(caught))
+    segmented_sum(x, idx, 3)  # whose values have been looked at
+    for again in (idx, idx + 0, np.asarray(idx)):
+        segmented_mean(x, again, 3)
+        jax.grad(lambda x: segmented_mul(x, x[:3], again, 3).sum())(x)
+print(len(caught), caught[0].category.__name__, caught[0].filename)
+print(caught[0].message)
+""")
+    assert lines[:2] == ["0", "1 UserWarning <string>"]
+    assert "segmented_sum: 2 of 5 elements have idx = num_segments = 3" in lines[2] and "num_segments is 4" in lines[2]
+
+
 BREAK = """
 from nvalchemiops.native import NativeBuildError, _xla
 def handlers(table): raise NativeBuildError(f"the compiler of {table} is on holiday")

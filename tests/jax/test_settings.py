@@ -73,6 +73,19 @@ def test_a_nan_is_found():
         jax.block_until_ready(segmented_sum(jnp.full(4, jnp.nan), IDX, M))
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.vmap], ids=["plain", "vmap"])
+@pytest.mark.parametrize("values", [(-1, 0, 1), (0, 1, M + 4), (0, 1, M)])
+def test_the_search_for_a_nan_does_not_check_idx(wrap, values, capfd, recwarn):
+    """It runs a compiled function again without jit, and what was legal there is."""
+    idx, x = jnp.array([values], jnp.int32), -jnp.ones((1, 3))
+    if wrap is not jax.vmap:
+        idx, x = idx[0], x[0]
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan.*log"):
+        jax.jit(wrap(lambda x, idx: jnp.log(segmented_sum(x, idx, M))))(x, idx)
+    assert "de-optimized" in capfd.readouterr().out
+    assert not [w for w in recwarn if "padding" in str(w.message)]
+
+
 @pytest.mark.parametrize(
     "policy", ["everything_saveable", "nothing_saveable", "dots_saveable", "save_only_these_names"]
 )

@@ -45,8 +45,15 @@ def narrow(idx: Any) -> Any:
     return jnp.where(high == low >> 31, low, jnp.where(high < 0, -1, LARGEST))
 
 
+def given(array: Any) -> Any:
+    """The array that an object stands for which JAX takes for one; anything else as it is."""
+    convert = getattr(array, "__jax_array__", None)
+    return array if convert is None or isinstance(array, jax.Array) else convert()
+
+
 def placed(array: Any) -> Any:
     """An array of NumPy's as one of JAX's, float64 as float32 without x64; anything else as it is."""
+    array = given(array)
     return jnp.asarray(array) if isinstance(array, np.ndarray) and array.dtype in FLOATS else array
 
 
@@ -57,13 +64,20 @@ def check(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any]
     """
     for label, array in zip((*labels, "idx"), (*arrays, idx), strict=True):
         if not isinstance(array, (jax.Array, np.ndarray)):
-            raise TypeError(f"{name}: {label} must be a jax.Array or numpy.ndarray, got {type(array).__name__}")
+            cure = "" if array is None else f". Convert it with jnp.asarray({label})."
+            raise TypeError(f"{name}: {label} must be a jax.Array or numpy.ndarray, got {type(array).__name__}{cure}")
     if isinstance(num_segments, Tracer):
         raise TypeError(
             f"{name}: num_segments must be an int, got a traced value: it is part of the shape of the program. Use "
             "static_argnames='num_segments' in jax.jit, or close over the number."
         )
     m = num_segments if is_symbolic_dim(num_segments) else _shapes.number(name, num_segments)
+    for label, array in zip(labels, arrays, strict=True):
+        if array.dtype.kind in "iub":
+            raise ValueError(
+                f"{name}: {label} must be {_shapes.FLOATS}, got {array.dtype}. "
+                f"Convert it with {label}.astype(jnp.float32)."
+            )
     promotion = f"Convert one, as in {labels[-1]}.astype({labels[0]}.dtype)."
     _shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "{}.astype(jnp.{})", promotion)
     return m

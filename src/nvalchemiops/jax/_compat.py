@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.core import ShapedArray, Tracer
 from jax.export import is_symbolic_dim
 from jax.extend.core import Primitive
@@ -21,9 +25,15 @@ except ImportError:  # then a constant idx inside jit is looked at when the prog
         return False
 
 
+try:
+    from jax.experimental.jet import jet_rules as _jet_rules
+except ImportError:  # then jet does not know the operations
+    _jet_rules = {}
+
+
 __all__ = [
-    "Primitive", "Tracer", "Zero", "ad", "is_symbolic_dim", "is_undefined", "primitive", "result_type", "under_jit",
-    "zero_like",
+    "Primitive", "Tracer", "Zero", "ad", "is_symbolic_dim", "is_undefined", "primitive", "replaying", "result_type",
+    "under_jit", "zero_like",
 ]  # fmt: skip
 
 Zero = ad.Zero
@@ -72,6 +82,49 @@ def same_axes(operands: Sequence[Any]) -> Sequence[Any]:
     ]
 
 
+def replaying() -> bool:
+    """Whether jax_debug_nans runs a compiled function once more without jit, to find where a NaN comes from.
+
+    What idx holds was legal in the compiled one.
+    """
+    if not (jax.config.jax_debug_nans or jax.config.jax_debug_infs):
+        return False
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != "maybe_recursive_nan_check":
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def _taylor(p: Primitive) -> Callable[..., Any]:
+    """The rule of `jax.experimental.jet`: the derivatives along a curve that has the Taylor coefficients given."""
+
+    def rule(primals: Any, series: Any, **params: Any) -> Any:
+        outs = p.bind(*primals, **params)
+        floats = [i for i, o in enumerate(outs) if jnp.issubdtype(o.dtype, jnp.inexact)]
+
+        def along(t: Any) -> Any:
+            args = list(primals)
+            for i, terms in enumerate(series):
+                if jnp.issubdtype(args[i].dtype, jnp.inexact):
+                    args[i] += sum(term * t.astype(term.dtype) ** k for k, term in enumerate(terms, 1))
+            moved = p.bind(*args, **params)
+            return [moved[i] for i in floats]
+
+        found = [[jnp.zeros_like(o) for _ in series[0]] for o in outs]
+        zero = jnp.zeros((), primals[0].dtype)
+        for k in range(len(series[0])):
+            along = functools.partial(_derivative, along)
+            for i, value in zip(floats, along(zero), strict=True):
+                found[i][k] = value / math.factorial(k + 1)
+        return outs, found
+
+    return rule
+
+
+def _derivative(function: Callable[..., Any], t: Any) -> Any:
+    return jax.jvp(function, (t,), (jnp.ones_like(t),))[1]
+
+
 def primitive(
     name: str,
     types: Callable[..., Sequence[ShapedArray]],
@@ -106,6 +159,7 @@ def primitive(
     if transpose is not None:
         ad.primitive_transposes[p] = transpose
     batching.primitive_batchers[p] = batch
+    _jet_rules[p] = _taylor(p)
     mlir.register_lowering(p, mlir.lower_fun(lower, multiple_results=True))
     for platform, function in lower_on.items():
         mlir.register_lowering(p, mlir.lower_fun(function, multiple_results=True), platform=platform)

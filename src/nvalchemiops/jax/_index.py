@@ -7,6 +7,7 @@ the array. Nothing else that derives from idx is kept.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import Any
 
@@ -14,16 +15,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _process
 from ._arguments import narrow
+from ._compat import replaying
 
 # id -> (weak reference, last value) of arrays that are sorted and not negative
 _verdicts: dict[int, tuple[Any, int]] = {}
+_said: list[bool] = _process.kept("eager padding was named", list)
 
 
 def check(op: str, idx: Any, m: int) -> None:
     """Raise ValueError unless idx is sorted and its values lie in [0, m]."""
     entry = _verdicts.get(id(idx))
     if entry is not None and entry[0]() is idx and entry[1] <= m:
+        if entry[1] == m:
+            _say_that_it_is_padding(op, idx, m)
         return
     if isinstance(idx, jax.Array) and not idx.is_fully_addressable:  # parts of it are in other processes
         return
@@ -31,9 +37,27 @@ def check(op: str, idx: Any, m: int) -> None:
     if not len(values):
         return
     if values[0] < 0 or values[-1] > m or (values[1:] < values[:-1]).any():
+        if replaying():
+            return
         raise ValueError(_explain(op, values, m))
     if isinstance(idx, jax.Array):
         _remember(idx, int(values[-1]))
+    if values[-1] == m:
+        _say_that_it_is_padding(op, values, m)
+
+
+def _say_that_it_is_padding(op: str, idx: Any, m: int) -> None:
+    """Warn, once in a process. A compiled program has shapes to fill; an eager call is often off by one."""
+    if _said or jax.config.jax_disable_jit or replaying():  # where compiled code would be, which may have padding
+        return
+    _said.append(True)
+    count = int((np.asarray(idx) == m).sum())
+    warnings.warn(
+        f"{op}: {count} of {len(idx)} elements have idx = num_segments = {m}, which is padding: they belong to no segment, "
+        f"and their results are 0. If segments are numbered from 0 to {m}, num_segments is {m + 1}. If it is padding, "
+        "ignore this: it is said once in a process.",
+        stacklevel=5,  # of whoever calls the public function
+    )
 
 
 def placed(idx: Any) -> jax.Array:

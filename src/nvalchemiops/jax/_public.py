@@ -17,7 +17,7 @@ def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
 
     def function(*args: Any) -> Any:
         *arrays, idx, num_segments = args
-        arrays = [_arguments.placed(a) for a in arrays]
+        arrays, idx = [_arguments.placed(a) for a in arrays], _arguments.given(idx)
         m = _arguments.check(full, op, labels, arrays, idx, num_segments)
         if not isinstance(idx, _compat.Tracer) and not _compat.under_jit():
             _index.check(full, idx, m)

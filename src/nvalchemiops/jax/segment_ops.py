@@ -18,7 +18,8 @@ ignore it, per-element results and gradients are 0 there. So arrays of some few 
 >>> jax.jit(segmented_mean, static_argnums=2)(x, idx, 2).tolist()
 [2.0, 4.0]
 
-Eager calls raise for other values of idx that do not fit. In what JAX traces (`jit`, `checkpoint`, `scan`, ...) and
+Eager calls raise for other values of idx that do not fit, and warn of padding once in a process: there it is often a
+num_segments that is one too small. In what JAX traces (`jit`, `checkpoint`, `scan`, ...) and
 under a `vmap` over idx nothing is checked, not even an idx that is a constant there: every element whose idx is
 outside [0, num_segments) is padding, and an unsorted idx gives unspecified values.
 
