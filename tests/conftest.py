@@ -3,6 +3,7 @@
 
 import warp as wp
 from hypothesis import HealthCheck, settings
+from parts import pytest_collection_modifyitems  # noqa: F401  (a hook)
 
 wp.config.log_level = 30  # Warp's banner and module loads go to stdout
 

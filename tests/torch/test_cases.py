@@ -2,8 +2,7 @@
 """Small inputs behind real reports about segment, scatter and custom-op libraries, with the right answers.
 
 The numbers are those of the list of cases from the field. Each stands for a kind of fault; the kinds are tested for
-every op elsewhere, too: here they are in one place, with inputs that can be read. Cases of speed are rows
-of the benchmark.
+every op elsewhere, too: here they are in one place, with inputs that can be read. Speed is for the benchmark.
 """
 
 import math
