@@ -32,16 +32,17 @@ demo: .venv/ready
 demo-jax: .venv/ready
 	$(BIN)/python examples/molecules_jax.py
 
-PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+# Two processes, each with half of the tests until one has none left.
+PYTEST := python -m pytest --numprocesses 2 --dist worksteal
 test: .venv/ready
-	$(PYTEST) -m "not rest"
+	$(BIN)/$(PYTEST) -m "not rest"
 
 test-rest: .venv/ready
-	$(PYTEST) -m rest
+	$(BIN)/$(PYTEST) -m rest
 
 # No JAX there, and nothing but Warp's launchers is left out.
 test-torch: $(TORCH_VENV)/ready
-	$(TORCH_VENV)/bin/python -m pytest tests/torch tests/native $(wildcard tests/test_*.py) -k "not jax"
+	$(TORCH_VENV)/bin/$(PYTEST) tests/torch tests/native $(wildcard tests/test_*.py) -k "not jax"
 
 lint: .venv/ready
 	$(BIN)/ruff check .
