@@ -53,9 +53,9 @@ def _say_that_it_is_padding(op: str, idx: Any, m: int) -> None:
     _said.append(True)
     count = int((np.asarray(idx) == m).sum())
     warnings.warn(
-        f"{op}: {count} of {len(idx)} elements have idx = num_segments = {m}, which is padding: they belong to no segment, "
-        f"and their results are 0. If segments are numbered from 0 to {m}, num_segments is {m + 1}. If it is padding, "
-        "ignore this: it is said once in a process.",
+        f"{op}: {count} of {len(idx)} elements have idx = num_segments = {m}, which is padding: they belong to no "
+        f"segment, and their results are 0. If segments are numbered from 0 to {m}, num_segments is {m + 1}. If it is "
+        "padding, ignore this: it is said once in a process.",
         stacklevel=5,  # of whoever calls the public function
     )
 

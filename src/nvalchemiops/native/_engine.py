@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
