@@ -2,7 +2,7 @@
 """Building: the table of names, what happens without Warp's build options, and that a broken rule is noticed."""
 
 import ctypes
-import runpy
+import importlib.util
 import sysconfig
 import time
 
@@ -114,7 +114,10 @@ def test_structures_are_what_the_native_code_takes_them_for(monkeypatch):
 def test_no_built_ins_on_a_free_threaded_python(monkeypatch, free_threaded):
     get = sysconfig.get_config_var
     monkeypatch.setattr(sysconfig, "get_config_var", lambda v: free_threaded if v == "Py_GIL_DISABLED" else get(v))
-    assert runpy.run_path(_builtin.__file__)["AVAILABLE"] == (not free_threaded)
+    spec = importlib.util.spec_from_file_location("nvalchemiops.native._again", _builtin.__file__)
+    again = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(again)
+    assert again.AVAILABLE == (not free_threaded)
 
 
 def test_building_leaves_warps_settings_alone():

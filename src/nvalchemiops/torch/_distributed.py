@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from .. import _process
 from . import _compat
 
 _DISTRIBUTED = "torch.distributed.tensor"  # takes long to import: whoever has a DTensor has done it
-_registered: list[Any] = []
+_registered: list[Any] = _process.kept("the module of DTensors", list)
 
 
 def prepare(targets: Iterable[Any]) -> None:
