@@ -54,6 +54,59 @@ def test_sharded_elements(case):
         assert jax.typeof(gradient) == jax.typeof(array)
 
 
+@cases(("float32",), widths=1)
+@pytest.mark.parametrize("shared", [True, False], ids=["idx shared", "idx batched"])
+@pytest.mark.parametrize("before", [True, False], ids=["made before set_mesh", "made after"])
+def test_sharded_samples(case, shared, before):
+    """The axes are explicit: results and gradients are those of one device, and as `jax.ops` shards them."""
+    mesh = jax.make_mesh((8,), ("b",), axis_types=(AxisType.Explicit,))
+    idx = index(LENGTHS, padding=1)
+    arrays = [jnp.stack([(k + 1) * a for k in range(16)]) for a in case.inputs(N + 1, M)]
+    indices = idx if shared else jnp.stack([idx, jnp.minimum(idx + 1, M)] * 8)
+    axes = (None if shared else 0, *(0 for _ in arrays))
+
+    def make():
+        placed = [jax.device_put(a, NamedSharding(mesh, PartitionSpec("b"))) for a in (indices + 0, *arrays)[shared:]]
+        return [indices + 0, *placed] if shared else placed
+
+    def results(op):
+        one = jax.vmap(lambda idx, *a: op(*a, idx, M), axes)
+        sample = lambda idx, *a: jax.grad(lambda *a: (op(*a, idx, M) ** 2).sum(), argnums(case))(*a)  # noqa: E731
+        whole = lambda idx, *a: jax.grad(lambda *a: (one(idx, *a) ** 2).sum(), argnums(case))(*a)  # noqa: E731
+        together = jax.jit(lambda *a: (one(*a), jax.vmap(sample, axes)(*a), whole(*a)))
+        return [one, together]
+
+    expected = [f(indices, *arrays) for f in results(case)]
+    placed = make() if before else None
+    with jax.set_mesh(mesh):
+        placed = placed or make()
+        found = [f(*placed) for f in results(case)]
+        theirs = jax.eval_shape(lambda *a: [f(*a) for f in results(case.composed)], *placed)
+    assert all(same_bits(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(theirs), strict=True):
+        assert jax.typeof(a).sharding.spec == b.sharding.spec and b.sharding.spec[0] == "b"
+
+
+@cases(("float32",), widths=1)
+@pytest.mark.parametrize("axis", [0, 1])
+def test_samples_and_elements_on_a_grid_of_devices(case, axis):
+    """Samples lie on one axis of the mesh, what they hold on the other; without and with a mesh that is set."""
+    mesh = jax.make_mesh((2, 4), ("b", "i"), axis_types=(AxisType.Explicit,) * 2)
+    stack = lambda a: jnp.stack([(k + 1) * a for k in range(4)], axis)  # noqa: E731
+    arrays = [stack(a) for a in case.inputs(N, M)]
+    one = jax.vmap(lambda *a: case(*a, IDX, M), axis)
+    grid = NamedSharding(mesh, PartitionSpec(*("b", "i") if axis == 0 else ("i", "b")))
+    placed = [jax.device_put(a, grid) for a in arrays]
+    gradient = lambda *a: jax.vjp(one, *a)[1](jnp.ones_like(one(*a)))  # noqa: E731
+    expected = one(*arrays), gradient(*arrays)
+    with jax.set_mesh(mesh):
+        found = [jax.jit(lambda *a: (one(*a), gradient(*a)))(*placed), (one(*placed), gradient(*placed))]
+    found.append((one(*placed), gradient(*placed)))
+    for each in found:
+        assert all(same_bits(a, b) for a, b in zip(jax.tree.leaves(each), jax.tree.leaves(expected), strict=True))
+        assert jax.typeof(each[0]).sharding.spec[0] == "b"
+
+
 @pytest.mark.parametrize("case", [c for c in FLOAT32 if c.op.short in ("mean", "max_norm", "matvec")], ids=str)
 def test_other_devices(case):
     """One that is not the first, and all in one program: eight calls at a time."""

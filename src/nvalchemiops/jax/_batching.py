@@ -7,6 +7,7 @@ dropped, so idx stays sorted and padding stays padding.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 
 from ..algebra import Operand, Operation
 from ._arguments import LARGEST, narrow, position_dtype
+from ._compat import by_samples
 
 WIDE = 16  # scalars in a row: below, a transpose costs less than an idx for each sample
 
@@ -24,6 +26,9 @@ def rule(op: Operation, bind: Callable[..., Any]) -> Callable[..., Any]:
     """The batching rule of an operation; `bind(*operands, idx, m)` runs it."""
 
     def batched(args: Any, dims: Any, *, m: int) -> Any:
+        return by_samples(functools.partial(folded_batch, m=m), args, dims, (op, bind, m))
+
+    def folded_batch(args: Any, dims: Any, *, m: int) -> Any:
         *tensors, idx = args
         idx = narrow(idx)
         batch = next(a.shape[d] for a, d in zip(args, dims, strict=True) if d is not None)

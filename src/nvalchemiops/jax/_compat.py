@@ -125,6 +125,39 @@ def _derivative(function: Callable[..., Any], t: Any) -> Any:
     return jax.jvp(function, (t,), (jnp.ones_like(t),))[1]
 
 
+def by_samples(function: Callable[..., Any], args: Sequence[Any], dims: Sequence[int | None], key: Any) -> Any:
+    """`function(args, dims)`, a batching rule: (results, their batch axes).
+
+    Of explicitly sharded arrays each device works on the samples that it has; all other axes are gathered. `key` says
+    what the function computes.
+    """
+    shardings = [jax.typeof(a).sharding for a in args]
+    mesh = next((s.mesh for s in shardings if any(s.spec)), None)
+    if mesh is None:
+        return function(args, dims)
+    axis = next((s.spec[d] for s, d in zip(shardings, dims, strict=True) if d is not None and s.spec[d]), None)
+    specs = tuple(PartitionSpec() if d is None else PartitionSpec(*[None] * d, axis) for d in dims)
+    args = [
+        a if s.mesh.empty and spec == PartitionSpec() else reshard(a, NamedSharding(mesh, spec))
+        for a, s, spec in zip(args, shardings, specs, strict=True)
+    ]
+    if axis is None:
+        return function(args, dims)
+    key = key, mesh, axis, tuple(dims)
+    if key not in _by_samples:
+
+        def local(*parts: Any) -> Any:
+            outs, at = function(parts, dims)
+            return [jnp.moveaxis(out, d, 0) for out, d in zip(outs, at, strict=True)]
+
+        _by_samples[key] = jax.jit(jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(axis)))
+    outs = _by_samples[key](*args)
+    return outs, [0] * len(outs)
+
+
+_by_samples: dict[Any, Callable[..., Any]] = {}  # else each call would be traced and compiled
+
+
 def primitive(
     name: str,
     types: Callable[..., Sequence[ShapedArray]],

@@ -53,7 +53,8 @@ def _types(op: Operation) -> Rule:
         n = idx.shape[0]
         shapes = op.result_shapes([o.shape for o in operands], n, m)
         dtypes = [dtype_of(r, operands[0].dtype, n) for r in op.results]
-        return [_compat.result_type(s, d, idx) for s, d in zip(shapes, dtypes, strict=True)]
+        like = next((a for a in args if not a.sharding.mesh.empty), idx)
+        return [_compat.result_type(s, d, like) for s, d in zip(shapes, dtypes, strict=True)]
 
     return types
 
