@@ -79,6 +79,29 @@ def test_products(kind, suffix):
         assert abs(float(rms["out"][0]) - exact_rms) <= 4 * eps * exact_rms
 
 
+@pytest.mark.parametrize("suffix", FULL)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", [3, 4, 20, 1000])
+def test_matrices(k, kind, suffix):
+    """The terms of a product with a matrix are few or many, and the first may be the largest."""
+    dtype = FULL[suffix]
+    g = np.random.default_rng(0)
+    eps = float(np.finfo(dtype).eps)
+    idx = np.zeros(1, np.int32)
+    a, b = (KINDS[kind](g, 2 * k).reshape(2, k).T.astype(dtype) for _ in range(2))  # (k, 2)
+    ones = np.where(np.arange(k) % 7 == 3, -1, 1).astype(dtype)[None]
+
+    def within(out, *matrices):
+        for j in range(2):
+            pairs = [xy for c in matrices for xy in zip(c[:, j], ones[0], strict=True)]
+            terms = [Fraction(float(x)) * Fraction(float(y)) for x, y in pairs]
+            assert abs(Fraction(float(out[0, j])) - sum(terms)) <= 4 * eps * sum(map(abs, terms))
+
+    within(call("matvec", {"v": ones, "mat": a[None]}, idx, 1, k, 2)["out"], a)
+    within(call("matvec_t", {"g": ones, "mat": np.ascontiguousarray(a.T)[None]}, idx, 1, 2, k)["out"], a)
+    within(call("matvec_add", {"v": ones, "a": a[None], "w": ones, "b": b[None]}, idx, 1, k, 2)["out"], a, b)
+
+
 def test_products_of_float32_are_rounded_once():
     """x s + y t where both products round to the same float32: only float64 arithmetic sees the difference."""
     x = np.full((9, 1), 1 + 2.0**-20, np.float32)

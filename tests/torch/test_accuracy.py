@@ -173,14 +173,18 @@ def test_long_segments(dtype, kind, n):
 
 @every_dtype
 def test_matvec(dtype):
-    """The sum over k runs in float64 and is rounded once; its terms are few."""
+    """The value and the gradient of v: sums over k and over j."""
+    idx = torch.arange(2, dtype=torch.int32)
     for data in DATA.values():
-        v, a = numbers(data, 40, dtype).view(10, 4), signs(40 * 3, dtype).view(10, 4, 3)
-        idx = torch.arange(10, dtype=torch.int32)
-        out = ops.segmented_matvec(v, a, idx, 10)
-        for i in range(10):
-            for j in range(3):
-                assert_accurate(out[i, j], *products((v[i], a[i, :, j])))
+        for k in (4, 1000):
+            v, a = numbers(data, 2 * k, dtype).view(2, k), signs(2 * k * 3, dtype).view(2, k, 3)
+            out = ops.segmented_matvec(v, a, idx, 2)
+            zeros = torch.zeros(2, 3, dtype=dtype, requires_grad=True)
+            ops.segmented_matvec(zeros, a.mT.contiguous(), idx, 2).backward(v)
+            for i in range(2):
+                for j in range(3):
+                    assert_accurate(out[i, j], *products((v[i], a[i, :, j])))
+                    assert_accurate(zeros.grad[i, j], *products((v[i], a[i, :, j])))
 
 
 @every_dtype

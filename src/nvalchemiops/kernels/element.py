@@ -123,6 +123,7 @@ def element(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
     """out[i, k] = a term; linear: a combination; matvec: a product with the segment's matrix."""
     Rows = wp.array2d(dtype=S)
     Matrices = wp.array3d(dtype=S)
+    compensated = 1 if S is wp.float64 else 0  # sums of float32 lose nothing in float64
 
     def linear(
         idx: wp.array(dtype=I), m: int, base: Rows, x: Rows, p: Rows, y: Rows, q: Rows, twice: int,
@@ -151,13 +152,14 @@ def element(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
 
     @wp.func
     def product(x: Rows, p: Matrices, i: int, s: int, j: int):
-        v = wp.float64(0.0)
+        hi = wp.float64(0.0)
+        lo = wp.float64(0.0)
         for k in range(x.shape[1]):
-            v = v + wp.float64(p[s, k, j]) * load(x, i, k)
-        return v
+            hi, lo = add_scalar(hi, lo, wp.float64(p[s, k, j]) * load(x, i, k), compensated * x.shape[1])
+        return total(hi, lo)
 
     def matvec(idx: wp.array(dtype=I), m: int, x: Rows, p: Matrices, y: Rows, q: Matrices, out: Rows):
-        """p[s]^T x[i], plus q[s]^T y[i] unless these are absent; added over k in ascending order."""
+        """p[s]^T x[i], plus q[s]^T y[i] unless these are absent; over k in ascending order, float64 by TwoSum."""
         i, j = wp.tid()
         s = idx[i]
         v = wp.float64(0.0)

@@ -1,7 +1,7 @@
 // Per-element products with a matrix of the segment, (k, j) row-major.
 //
-// Lanes are the components of the result; the contraction is added in ascending order in float64 from 0.0, rounded
-// once. 3 x 3 matrices stay in three registers of four lanes while the segment does not change.
+// Lanes are the components of the result; the contraction is added in ascending order in float64 from 0.0, beyond three
+// terms of float64 data by TwoSum, rounded once. 3 x 3 matrices stay in three registers of four lanes while the segment does not change.
 #pragma once
 #include "reduce.h"
 
@@ -79,7 +79,7 @@ template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
     const i64 lanes = TRANSPOSED ? k : j, terms = TRANSPOSED ? j : k, parts = (lanes + 7) / 8;
     constexpr int COLUMNS = 64;               // of so many, the matrix stays as it is needed
     SEG_ALIGNED d8 c[P][COLUMNS];
-    const bool holds = parts * terms <= COLUMNS;
+    const bool holds = parts * terms <= COLUMNS, compensated = Compensated<T>::yes && terms > 3;
     i64 held = -1;                            // the segment in c
     for (i64 i = b; i < e; i++) {
       const i64 at = (i64)((u64)origin + (u64)(i64)s[i - b]);
@@ -95,9 +95,13 @@ template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
         d8 r = {};
         for (int p = 0; p < P; p++) {
           const T* const x = v[p] + i * terms;
-          d8 sum = {};
-          for (i64 q = 0; q < terms; q++)
-            sum += (holds ? c[p][a * terms + q] : column(p, at, 8 * a, q)) * (double)x[q];
+          d8 sum = {}, low = {};
+          for (i64 q = 0; q < terms; q++) {
+            const d8 term = (holds ? c[p][a * terms + q] : column(p, at, 8 * a, q)) * (double)x[q];
+            if (compensated) two_sum(sum, low, term);
+            else sum += term;
+          }
+          if (compensated) sum = total(sum, low);
           r = p ? r + sum : sum;
         }
         if ((e - i) * lanes - 8 * a >= 8) store8(to + 8 * a, r);   // what follows the row comes next
