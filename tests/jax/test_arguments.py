@@ -50,6 +50,10 @@ def test_messages(arguments, error, words):
 def test_other_operands():
     with pytest.raises(ValueError, match="num_segments"):
         segmented_mul(X, jnp.ones(2), IDX, 3)
+    with pytest.raises(ValueError, match=r"1-D.*of shape \(M,\), got \(3, 2\).*write x \* y\[idx\]"):
+        segmented_mul(X[:, None] * jnp.ones(2), jnp.ones((3, 2)), IDX, 3)
+    with pytest.raises(ValueError, match=r"1-D, of shape \(M,\), got \(\)"):
+        segmented_mul(X, jnp.float64(1), IDX, 3)
     with pytest.raises(ValueError, match="dtype"):
         segmented_mul(X, jnp.ones(3, "float32"), IDX, 3)
     with pytest.raises(ValueError, match="must fit"):

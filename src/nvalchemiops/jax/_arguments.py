@@ -72,12 +72,6 @@ def check(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any]
             "static_argnames='num_segments' in jax.jit, or close over the number."
         )
     m = num_segments if is_symbolic_dim(num_segments) else _shapes.number(name, num_segments)
-    for label, array in zip(labels, arrays, strict=True):
-        if array.dtype.kind in "iub":
-            raise ValueError(
-                f"{name}: {label} must be {_shapes.FLOATS}, got {array.dtype}. "
-                f"Convert it with {label}.astype(jnp.float32)."
-            )
     promotion = f"Convert one, as in {labels[-1]}.astype({labels[0]}.dtype)."
     _shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "{}.astype(jnp.{})", promotion)
     return m
