@@ -582,6 +582,9 @@ def segmented_rms_norm_forward_precompute(
 ) -> None:
     """`segmented_rms_norm`, and inv_norm[s] = 1 / (out[s] counts[s]), 0 where out[s] is 0.
 
+    In float32, what is no normal number is kept in another form, for the backward launchers alone: from 2^128 on (of
+    subnormal data) as -2^-24 times the number, below 2^-126 as -2^48 times the number. It is negative then.
+
     Parameters
     ----------
     x : wp.array

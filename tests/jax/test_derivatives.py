@@ -11,7 +11,13 @@ from jax.experimental.jet import jet
 from jax.test_util import check_grads
 from jax_battery import LENGTHS, SMALL, argnums, assert_close, cases, index, loss
 
-from nvalchemiops.jax.segment_ops import segmented_max_norm, segmented_mean, segmented_rms_norm, segmented_sum
+from nvalchemiops.jax.segment_ops import (
+    segmented_matvec,
+    segmented_max_norm,
+    segmented_mean,
+    segmented_rms_norm,
+    segmented_sum,
+)
 
 
 @cases(("float64",), widths=1)
@@ -91,6 +97,97 @@ def test_zero_segments_have_zero_derivatives(op, dtype):
         assert not found[1].any()
         if op is not segmented_mean:
             assert not found[2].any()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_infinite_tangents_where_there_is_no_gradient(nested):
+    """An element that is not the maximum has none, whatever its tangent is: 0 times inf is NaN."""
+    idx, d, one = jnp.array([0, 0], jnp.int32), jnp.array([0.0, 25.0]), jnp.ones(2)
+
+    def tangent(d):
+        return jax.jvp(lambda d: segmented_max_norm(jnp.sqrt(d), idx, 1), (d,), (one,))[1]
+
+    if not nested:
+        assert_close(tangent(d), [0.1])
+        assert_close(jax.linearize(lambda d: segmented_max_norm(jnp.sqrt(d), idx, 1), d)[1](one), [0.1])
+        return
+    assert_close(jax.jvp(tangent, (d,), (one,))[1], [-0.002])
+    assert_close(jax.grad(lambda d: tangent(d).sum())(d)[1], -0.002)
+
+
+@pytest.mark.parametrize("op", [segmented_rms_norm, segmented_max_norm])
+def test_infinite_tangents_of_zeros(op):
+    """At a segment of zeros the derivatives are 0."""
+    idx, x = jnp.array([0, 0, 1], jnp.int32), jnp.array([0.0, 0.0, 4.0])
+    assert_close(jax.jvp(lambda x: op(jnp.sqrt(x), idx, 2), (x,), (jnp.ones(3),))[1], [0, 0.25])
+
+
+@pytest.mark.parametrize("n", [1_000_000, 8_000_000, 40_000_000])
+def test_tangents_of_very_many(n):
+    """1 / n is hardly a number of float16, or none."""
+    x, idx = jnp.ones(n, "float16"), jnp.zeros(n, jnp.int32)
+    assert jax.jvp(lambda x: segmented_rms_norm(x, idx, 1), (x,), (x,))[1].tolist() == [1]
+
+
+def test_tangents_of_sums_that_overflow_in_parts():
+    """float16 holds the sum, but not its terms."""
+    idx = jnp.zeros(2, jnp.int32)
+    large, parts = jnp.full((2, 1), 300.0, "float16"), jnp.array([[300.0], [299.0]], "float16")
+    matrix = jnp.full((1, 1, 1), 300.0, "float16")
+
+    def gradients(v, a, g):
+        return jax.vjp(lambda v, a: segmented_matvec(v, a, idx, 1), v, a)[1](g)
+
+    found = jax.jvp(gradients, (large, matrix, large), (-parts, -matrix, parts))[1]
+    assert [np.ravel(t).tolist() for t in found] == [[0, -300], [0]]
+
+
+MAGNITUDES = {  # exponents of 2 from the least subnormal numbers on, as far as squares fit into float64
+    "float32": range(-147, 126, 21),
+    "bfloat16": range(-131, 126, 32),
+    "float16": range(-22, 14, 5),
+    "float64": range(-510, 510, 60),
+}
+
+
+@pytest.mark.parametrize("dtype", MAGNITUDES)
+@pytest.mark.parametrize("op", [segmented_rms_norm, segmented_max_norm])
+def test_norms_of_every_magnitude(op, dtype):
+    """The derivatives of order k at c x are c^(1 - k) times those at x: right where they are numbers, never NaN."""
+    idx = jnp.array([0, 0, 0, 1, 1, 1], jnp.int32)
+    x = np.array([[1.0, -2, 0], [0, 0, 0], [3, 0, 1], [1, 1, 2], [0, 1, 0], [0, 0, 0]])
+    direction = np.random.default_rng(0).normal(size=(6, 3)).astype(dtype)
+
+    @jax.jit
+    def orders(x):
+        """order: derivatives"""
+        v = jnp.asarray(direction, x.dtype)
+        value = lambda x: op(x, idx, 2)  # noqa: E731
+        gradient = jax.grad(lambda x: value(x).sum())
+        tangent = lambda f: lambda x: jax.jvp(f, (x,), (v,))[1]  # noqa: E731
+        along = lambda f: lambda x: (f(x) * v).sum()  # noqa: E731
+        return {
+            0: [value(x)],
+            1: [gradient(x), tangent(value)(x)],
+            2: [jax.grad(along(gradient))(x), tangent(tangent(value))(x), tangent(gradient)(x),
+                jax.grad(lambda x: tangent(value)(x).sum())(x)],
+            3: [tangent(tangent(gradient))(x)],
+        }  # fmt: skip
+
+    limits = jnp.finfo(dtype)
+    at_one = orders(jnp.asarray(x.astype(dtype).astype("float64")))
+    for exponent in MAGNITUDES[dtype]:
+        scaled = (x * 2.0**exponent).astype(dtype)
+        assert (scaled.astype("float64") == x * 2.0**exponent).all()
+        for order, derivatives in orders(jnp.asarray(scaled)).items():
+            for which, (found, at) in enumerate(zip(derivatives, at_one[order], strict=True)):
+                found, expected = np.asarray(found, "float64"), np.asarray(at) * 2.0 ** (exponent * (1 - order))
+                assert order > 2 or not np.isnan(found).any(), (exponent, order, which)
+                if np.abs(expected).max() > float(limits.max) / 2:
+                    continue
+                flushed = limits.smallest_normal if order > 1 else limits.smallest_subnormal  # to 0, by XLA
+                bound = 8 * float(limits.eps) * np.abs(expected).max() + float(flushed)
+                assert (np.abs(found - expected) <= bound).all(), (exponent, order, which)
 
 
 def test_forward_mode_of_an_empty_middle_segment():

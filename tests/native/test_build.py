@@ -115,6 +115,7 @@ def test_no_built_ins_on_a_free_threaded_python(monkeypatch, free_threaded):
     get = sysconfig.get_config_var
     monkeypatch.setattr(sysconfig, "get_config_var", lambda v: free_threaded if v == "Py_GIL_DISABLED" else get(v))
     spec = importlib.util.spec_from_file_location("nvalchemiops.native._again", _builtin.__file__)
+    assert spec is not None and spec.loader is not None
     again = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(again)
     assert again.AVAILABLE == (not free_threaded)

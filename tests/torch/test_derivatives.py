@@ -348,6 +348,52 @@ def test_gradients_that_are_not_needed_are_not_computed(case):
         assert backward(wanted) <= sizes[which] + min(sizes) / 2
 
 
+MAGNITUDES = {  # exponents of 2 from the least subnormal numbers on, as far as squares fit into float64
+    torch.float32: range(-147, 126, 21),
+    torch.bfloat16: range(-131, 126, 32),
+    torch.float16: range(-22, 14, 5),
+    torch.float64: range(-510, 510, 60),
+}
+
+
+@pytest.mark.parametrize("dtype", MAGNITUDES, ids=str)
+@pytest.mark.parametrize("op", [segmented_rms_norm, segmented_max_norm])
+def test_norms_of_every_magnitude(op, dtype):
+    """The derivatives of order k at c x are c^(1 - k) times those at x: right where they are numbers, never NaN."""
+    idx = torch.tensor([0, 0, 0, 1, 1, 1], dtype=torch.int32)
+    x = torch.tensor([[1.0, -2, 0], [0, 0, 0], [3, 0, 1], [1, 1, 2], [0, 1, 0], [0, 0, 0]], dtype=dtype)
+    v = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+
+    def orders(x):
+        """(order, derivative)"""
+        along = v.to(x.dtype)
+        leaf = x.clone().requires_grad_()
+        found = [(0, op(leaf, idx, 2))]
+        for order in (1, 2, 3):
+            last = found[-1][1] * (along if order > 1 else 1)
+            (gradient,) = torch.autograd.grad(last.sum(), leaf, create_graph=True)
+            found.append((order, gradient))
+        function = lambda x: op(x, idx, 2)  # noqa: E731
+        tangent = lambda x: torch.func.jvp(function, (x,), (along,))[1]  # noqa: E731
+        found.append((1, tangent(x)))
+        found.append((2, torch.func.jvp(tangent, (x,), (along,))[1]))
+        found.append((2, torch.func.jvp(torch.func.grad(lambda x: function(x).sum()), (x,), (along,))[1]))
+        found.append((2, torch.func.grad(lambda x: tangent(x).sum())(x)))
+        return [(k, d.detach().double()) for k, d in found]
+
+    limits = torch.finfo(dtype)
+    at_one = orders(x.double())
+    for exponent in MAGNITUDES[dtype]:
+        scaled = (x.double() * 2.0**exponent).to(dtype)
+        assert torch.equal(scaled.double(), x.double() * 2.0**exponent)
+        for (order, found), (_, expected) in zip(orders(scaled), at_one, strict=True):
+            assert not found.isnan().any(), (exponent, order)
+            expected = expected * 2.0 ** (exponent * (1 - order))
+            there = expected.abs() <= limits.max / 2
+            bound = 8 * limits.eps * expected.abs().max() + limits.tiny * limits.eps
+            assert ((found - expected).abs() <= bound)[there].all(), (exponent, order)
+
+
 # ------------------------------------------------------------------ graphs
 @every_op_and_dtype
 def test_graph_walked_twice(case):

@@ -20,7 +20,13 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 from torch_battery import DTYPES, assert_close, derivatives, every_op, make_index, over, random_cotangents, same_bits
 
-from nvalchemiops.torch.segment_ops import segmented_mean, segmented_sum
+from nvalchemiops.torch.segment_ops import (
+    segmented_matvec,
+    segmented_max_norm,
+    segmented_mean,
+    segmented_rms_norm,
+    segmented_sum,
+)
 
 LENGTHS = (3, 2, 0, 2, 1)
 N, M = 8, 5
@@ -191,8 +197,8 @@ def test_no_elements(case):
 
 
 @over((torch.float64,), (torch.int32,), widths=1)
-def test_tangents_keep_the_accuracy(case):
-    """Forward mode of float32 is rounded from a float64 sum too, where the op is linear."""
+def test_tangents_of_linear_ops_have_their_bits(case):
+    """Forward mode of float32 is rounded from a float64 sum, too."""
     if not case.op.linear or len(case.op.args) > 1:
         pytest.skip("not linear")
     x = torch.full((4097, 3), 0.1)
@@ -204,6 +210,90 @@ def test_tangents_keep_the_accuracy(case):
     ):
         found = transform(lambda x: case(x, idx, 1))
         assert same_bits(found, case(x, idx, 1))
+
+
+@over((torch.float32, torch.float16, torch.bfloat16), (torch.int32,), widths=1)
+def test_tangents_keep_the_accuracy(case):
+    """Forward mode is rounded from a float64 sum, too: of the op, and of its gradients, which are sums of products."""
+    n, m = 4097, 2
+    idx = (torch.arange(n) >= n // 2).int()
+    inputs, tangents = case.inputs(n, m), case.random(case.op.args, n, m, seed=5)
+    w = case.weights(n, m).double()
+    which = tuple(range(len(inputs)))
+
+    def gradient(f):
+        return grad(lambda *a: (f(*a, idx, m) * w).sum(), which)
+
+    wide = [tuple(a.double() for a in pair) for pair in (inputs, tangents)]
+    for ours, theirs, eps in (
+        (lambda *a: case(*a, idx, m), lambda *a: case.composed(*a, idx, m), 0.51 if case.op.linear else 1),
+        (gradient(case), gradient(case.composed), 2),  # a weight, and what was rounded before the gradient
+    ):
+        expected = jvp(theirs, *wide)[1]
+        for found in (jvp(ours, tuple(inputs), tuple(tangents))[1], linearize(ours, *inputs)[1](*tangents)):
+            for a, b in zip(*([x] if isinstance(x, torch.Tensor) else x for x in (found, expected)), strict=True):
+                assert a.dtype == case.dtype
+                smallest = torch.finfo(case.dtype).tiny * case.eps
+                assert ((a.double() - b).abs() <= eps * case.eps * b.abs() + smallest + 1e-8).all()
+
+
+@pytest.mark.parametrize("n", [1_000_000, 8_000_000, 40_000_000])
+def test_tangents_of_very_many(n):
+    """1 / n is hardly a number of float16, or none."""
+    x, idx = torch.ones(n, dtype=torch.float16), torch.zeros(n, dtype=torch.int32)
+    for op in (segmented_rms_norm, segmented_mean):
+        assert jvp(lambda x, op=op: op(x, idx, 1), (x,), (x,))[1].item() == 1
+
+
+def test_tangents_of_sums_that_overflow_in_parts():
+    """float16 holds the sum, but not its terms."""
+    idx = torch.zeros(2, dtype=torch.int32)
+    large, parts = torch.full((2, 1), 300.0).half(), torch.tensor([[300.0], [299.0]]).half()
+    matrix = torch.full((1, 1, 1), 300.0).half()
+
+    def gradients(v, a, g):
+        return vjp(lambda v, a: segmented_matvec(v, a, idx, 1), v, a)[1](g)
+
+    found = jvp(gradients, (large, matrix, large), (-parts, -matrix, parts))[1]
+    assert [t.flatten().tolist() for t in found] == [[0, -300], [0]]
+
+
+NORMS = [segmented_rms_norm, segmented_max_norm]
+
+
+@pytest.mark.parametrize("transform", ["jvp", "vmap", "dual", "second", "reverse"])
+def test_infinite_tangents_where_there_is_no_gradient(transform):
+    """An element that is not the maximum has none, whatever its tangent is: 0 times inf is NaN."""
+    idx, d, one = torch.tensor([0, 0], dtype=torch.int32), torch.tensor([0.0, 25.0]), torch.ones(2)
+
+    def function(d):
+        return segmented_max_norm(d.sqrt(), idx, 1)
+
+    def tangent(d):
+        return jvp(function, (d,), (one,))[1]
+
+    if transform == "jvp":
+        found = tangent(d)
+    elif transform == "vmap":
+        found = vmap(lambda t: jvp(function, (d,), (t,))[1])(torch.stack([one, 2 * one]))[:, 0] / torch.tensor([1, 2])
+    elif transform == "dual":
+        with fw.dual_level():
+            found = fw.unpack_dual(function(fw.make_dual(d, one))).tangent
+    elif transform == "second":
+        assert_close(jvp(tangent, (d,), (one,))[1], torch.tensor([-0.002]))
+        return
+    else:
+        assert_close(grad(lambda d: tangent(d).sum())(d)[1], torch.tensor(-0.002), rtol=1e-6)
+        return
+    assert_close(found, torch.full_like(found, 0.1))
+
+
+@pytest.mark.parametrize("op", NORMS)
+def test_infinite_tangents_of_zeros(op):
+    """At a segment of zeros the derivatives are 0."""
+    idx, x = torch.tensor([0, 0, 1], dtype=torch.int32), torch.tensor([0.0, 0.0, 4.0])
+    found = jvp(lambda x: op(x.sqrt(), idx, 2), (x,), (torch.ones(3),))[1]
+    assert_close(found, torch.tensor([0.0, 0.25]))
 
 
 # ------------------------------------------------------------------ vmap

@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 from launchers import (
+    BFLOAT16,
     HALVES,
     INTERFACE,
     LENGTHS,
@@ -264,6 +265,40 @@ def test_rms_norm_stays_in_range(way, scale):
         )
         for argument, value in expected.items():
             np.testing.assert_allclose(got[argument], value, rtol=1e-5, atol=1e-5 * np.abs(value).max())
+
+
+@pytest.mark.parametrize("exponent", [-148, -140, -127, -100, 0, 100, 125])
+@pytest.mark.parametrize("scalar", [np.float32, BFLOAT16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("way", ["engine", "kernels"])
+def test_gradients_of_the_rms_norm_of_every_magnitude(way, scalar, exponent):
+    """Also where float32 has no number 1 / (out counts), or one with few digits. Order k scales by c^(1 - k)."""
+    if scalar is not np.float32:
+        exponent = max(exponent, -133)
+    n = 3000
+    idx = np.concatenate([[0, 0], np.ones(n), [3]]).astype(np.int32)
+    rng = np.random.default_rng(2)
+    unit = np.concatenate([[[1, 0, 0], [0, 0, 0]], rng.integers(-2, 3, (n + 1, 3))]).astype(np.float64)
+    cotangents = {"gg_x": rng.integers(-3, 4, (n + 3, 3)).astype(np.float64), "g_out": np.array([1.0, -2, 1, 1])}
+
+    def gradients(x, scalar):
+        forward = call("segmented_rms_norm_forward_precompute", {"x": x}, idx, 4, 3, scalar)
+        assert np.isfinite(forward["inv_norm"]).all()
+        inv = forward["inv_norm"].astype(np.float64)
+        values = {"x": x, **cotangents, "inv_norm": inv, "counts": forward["counts"]}
+        first = call("segmented_rms_norm_backward", values, idx, 4, 3, scalar)["grad_x"]
+        second = call("segmented_rms_norm_double_backward", values, idx, 4, 3, scalar)
+        found = (first, second["grad_g_out_extra"], second["grad_x_extra"])
+        return [np.asarray(a).astype(np.float64) for a in found]
+
+    with route(way):
+        pairs = zip(gradients(unit, np.float64), gradients(unit * 2.0**exponent, scalar), strict=True)
+    for which, (at_one, found) in enumerate(pairs):
+        expected = at_one / (2.0**exponent if which == 2 else 1)
+        eps = 2.0**-23 if scalar is np.float32 else 2.0**-7
+        assert not np.isnan(found).any()
+        there = np.abs(expected) <= 2.0**127
+        bound = 2 * eps * np.abs(expected).max() + eps * 2.0**-126
+        assert (np.abs(found - expected)[there] <= bound).all()
 
 
 @pytest.mark.parametrize("way", ["engine", "kernels"])

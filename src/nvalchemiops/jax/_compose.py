@@ -21,12 +21,20 @@ class Namespace:
     maximum = staticmethod(jnp.maximum)
     ones_like = staticmethod(jnp.ones_like)
     zeros_like = staticmethod(jnp.zeros_like)
+    absolute = staticmethod(jnp.abs)
 
     def __init__(self, primitives: dict[str, Any]) -> None:
         self.__dict__.update(primitives)
 
     def count(self, idx: Any, m: int, like: Any) -> Any:
         return self.sum(jnp.ones_like(like, shape=idx.shape), idx, m)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def power_of_two(a: Any) -> Any:
+        """The exponent of |a|, with no derivative; 1 where that is no normal number."""
+        a = jax.lax.stop_gradient(a)
+        power = a / jnp.frexp(a)[0]
+        return jnp.where((power != 0) & jnp.isfinite(power), power, jnp.ones_like(a))
 
     @staticmethod
     def sum_columns(x: Any) -> Any:
@@ -125,26 +133,34 @@ XLA = Namespace({name: getattr(Xla, name) for name in algebra.ADJOINTS})
 
 def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> list[Any]:
     """The results of operation `name` over the namespace P; in float64 where JAX has it, rounded once."""
+    dtype, n = tensors[0].dtype, idx.shape[0]
+    outs = wide(name, P, tensors, idx, m)
+    return [in_dtype(o, dtype_of(r, dtype, n)) for o, r in zip(outs, OPERATIONS[name].results, strict=True)]
+
+
+def wide(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> list[Any]:
+    """The same, not rounded; `name` may be a formula of `algebra` that is no operation."""
     if tensors[0].dtype == jnp.float64 and not jax.config.jax_enable_x64:  # made where it was enabled
         with jax.enable_x64(True):
-            return composed(name, P, tensors, idx, m)
-    dtype, n, idx = tensors[0].dtype, idx.shape[0], narrow(idx)
-    wide = [t.astype(_widest()) if jnp.issubdtype(t.dtype, jnp.floating) else t for t in tensors]
+            return wide(name, P, tensors, idx, m)
+    idx = narrow(idx)
+    operands = [t.astype(_widest()) if jnp.issubdtype(t.dtype, jnp.floating) else t for t in tensors]
     if name in PROGRAMS:
         program = PROGRAMS[name]
-        values = dict(zip(program.inputs, wide, strict=True))
-        outs = [algebra.evaluate(terms, values, _apply(P, idx, m), jnp.add) for terms in program.outputs.values()]
-    elif name == "rms_norm":
-        outs = list(algebra.rms_norm(P, wide[0], idx, m))
-    elif name == "max_norm":
-        at = Xla.max_norm_at(wide[0], idx, m)
-        outs = [algebra.max_norm(P, wide[0], at), at]
-    else:  # a derivative of a norm: what the forward kept is recomputed, as a function of x
-        formula = getattr(algebra, name)
-        *operands, by_product = wide
-        found = formula(P, *operands, by_product) if name.startswith("max") else formula(P, *operands, idx, m)
-        outs = list(found) if isinstance(found, tuple) else [found]
-    return [o.astype(dtype_of(r, dtype, n)) for o, r in zip(outs, OPERATIONS[name].results, strict=True)]
+        values = dict(zip(program.inputs, operands, strict=True))
+        return [algebra.evaluate(terms, values, _apply(P, idx, m), jnp.add) for terms in program.outputs.values()]
+    if name == "rms_norm":
+        return list(algebra.rms_norm(P, operands[0], idx, m))
+    if name == "max_norm":
+        at = Xla.max_norm_at(operands[0], idx, m)
+        return [algebra.max_norm(P, operands[0], at), at]
+    found = getattr(algebra, name)(P, *operands, idx, m)  # a derivative of a norm
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+def in_dtype(array: Any, dtype: Any) -> Any:
+    """Asked for float64, JAX would give float32 without x64."""
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def _widest() -> Any:

@@ -41,7 +41,16 @@ def _apply(idx: Any, m: int) -> Rule:
 
 
 def _evaluate(terms: Sequence[algebra.Term], values: dict[str, Any], idx: Any, m: int) -> Any:
-    return algebra.evaluate(terms, values, _apply(idx, m), jnp.add)
+    """The sum of terms, rounded once; None if there is none."""
+    if len(algebra.calls(terms, values)) < 2:
+        return algebra.evaluate(terms, values, _apply(idx, m), jnp.add)
+    found = algebra.evaluate(terms, {n: _wide(v) for n, v in values.items()}, _apply(idx, m), jnp.add)
+    return _compose.in_dtype(found, next(iter(values.values())).dtype)
+
+
+def _wide(array: Any) -> Any:
+    """Half precision as float32, the dtype of its by-products."""
+    return array.astype(jnp.float32) if array.dtype.itemsize == 2 else array
 
 
 # ------------------------------------------------------------------------------------------- types
@@ -160,17 +169,18 @@ def _tangent_primitive(tangent: Tangent) -> Primitive:
 #   backward             g n                     in g, transposed: norm_tangent
 #   backward_tangent     g' n + g H x'           in g', x', transposed: double_backward
 #   double_backward      <v, n>, g H v           in v: g_gg n + g H g_gx; in g: <g_gx, H v>
+#
+# A sum over a segment takes its terms where n and H are not 0 by definition, since x' may be infinite elsewhere, and
+# half precision is rounded at the end: no <x', n> is a dot with an array n, no <u, H v> one with an array H v.
 
 
 def _define_norm(name: str) -> None:
     first, second = name + "_backward", name + "_double_backward"
     tangent = _operations.norm_tangent(name)
 
-    def gradient(x: Any, b: Any, idx: Any, m: int) -> Any:
-        return bind(first, jnp.ones_like(x, shape=(m,)), x, b, idx=idx, m=m)
-
-    def curved(v: Any, x: Any, b: Any, idx: Any, m: int) -> Any:
-        return bind(second, v, jnp.ones_like(x, shape=(m,)), x, b, idx=idx, m=m)[1]
+    def curvature(u: Any, v: Any, x: Any, b: Any, idx: Any, m: int) -> Any:
+        """<u, H v>, not rounded: the derivative of <u, n> along v."""
+        return _jvp_of(lambda x: _compose.wide(tangent.name, _NAMESPACE, (u, x, b), idx, m), [x], [v])[1][0]
 
     # the norm
     def norm_jvp(primals: Any, tangents: Any, *, m: int) -> Any:
@@ -181,16 +191,17 @@ def _define_norm(name: str) -> None:
 
     # <x', n>
     def tangent_expression(dx: Any, x: Any, b: Any, idx: Any, *, m: int) -> list[Any]:
-        return [bind("dot", dx, gradient(x, b, idx, m), idx=idx, m=m)]
+        return [bind(second, dx, jnp.ones_like(x, shape=(m,)), x, b, idx=idx, m=m)[0]]
 
     def tangent_jvp(primals: Any, tangents: Any, *, m: int) -> Any:
         dx, x, b, idx = primals
         out = bind(tangent.name, dx, x, b, idx=idx, m=m)
         parts = []
-        if type(tangents[0]) is not Zero:
-            parts.append(bind(tangent.name, tangents[0], x, b, idx=idx, m=m))
         if type(tangents[1]) is not Zero:
-            parts.append(bind("dot", dx, curved(tangents[1], x, b, idx, m), idx=idx, m=m))
+            parts.append(curvature(dx, tangents[1], x, b, idx, m))
+        if type(tangents[0]) is not Zero:
+            moved, at = (_wide(tangents[0]), _wide(x)) if parts else (tangents[0], x)
+            parts.append(bind(tangent.name, moved, at, b, idx=idx, m=m))
         return [out], [_sum(parts, out)]
 
     def tangent_transpose(cotangents: Any, dx: Any, x: Any, b: Any, idx: Any, *, m: int) -> list[Any]:
@@ -216,10 +227,13 @@ def _define_norm(name: str) -> None:
     @functools.cache
     def backward_tangent(moving: tuple[str, ...]) -> Primitive:
         def expression(*args: Any, m: int) -> list[Any]:
+            like = args[-3]
+            if len(moving) > 1:
+                args = (*map(_wide, args[:-2]), *args[-2:])
             moved, (g, x, b, idx) = dict(zip(moving, args, strict=False)), args[-4:]
             parts = [bind(first, moved["g"], x, b, idx=idx, m=m)] if "g" in moved else []
             parts += [bind(second, moved["x"], g, x, b, idx=idx, m=m)[1]] if "x" in moved else []
-            return [_sum(parts, x)]
+            return [_sum(parts, like)]
 
         def transpose(cotangents: Any, *args: Any, m: int) -> list[Any]:
             (ct,), (g, x, b, idx) = cotangents, args[-4:]
@@ -248,14 +262,17 @@ def _define_norm(name: str) -> None:
         along, across = cotangents
         found: list[Any] = [None] * 5
         if is_undefined(v):
-            parts = [bind(first, along, x, b, idx=idx, m=m)] if type(along) is not Zero else []
-            parts += [bind(second, across, g, x, b, idx=idx, m=m)[1]] if type(across) is not Zero else []
-            found[0] = _sum(parts, None) if parts else _compat.zero_cotangent(v)
+            arrived = [c for c in (along, across) if type(c) is not Zero]
+            wide = _wide if len(arrived) > 1 else lambda array: array
+            parts = [bind(first, wide(along), wide(x), b, idx=idx, m=m)] if type(along) is not Zero else []
+            if type(across) is not Zero:
+                parts.append(bind(second, wide(across), wide(g), wide(x), b, idx=idx, m=m)[1])
+            found[0] = _sum(parts, x) if parts else _compat.zero_cotangent(v)
         if is_undefined(g):
             found[1] = (
                 _compat.zero_cotangent(g)
                 if type(across) is Zero
-                else bind("dot", across, curved(v, x, b, idx, m), idx=idx, m=m)
+                else _compose.in_dtype(curvature(across, v, x, b, idx, m), x.dtype)
             )
         return found
 
@@ -266,7 +283,9 @@ def _define_norm(name: str) -> None:
 
 
 def _sum(parts: Sequence[Any], like: Any) -> Any:
-    return functools.reduce(jnp.add, parts) if parts else _compat.zero_like(like)
+    if not parts:
+        return _compat.zero_like(like)
+    return _compose.in_dtype(functools.reduce(jnp.add, parts), like.dtype)
 
 
 def _jvp_of(function: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:

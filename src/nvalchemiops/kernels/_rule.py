@@ -236,6 +236,41 @@ def run_start(idx: wp.array(dtype=Any), i: int):
 def to_odd(v: wp.float64) -> wp.float32: ...
 
 
+# How 1 / (out count) is kept. Of subnormal data float32 has no such number, of very large data a subnormal one with few
+# digits: these are kept as -2^-24 and -2^48 times themselves.
+LARGEST_FLOAT32 = wp.constant(wp.float64(2.0**128 - 2.0**104))
+SMALLEST_FLOAT32 = wp.constant(wp.float64(2.0**-126))
+CODE_OF_LARGE = wp.constant(wp.float64(-(2.0**-24)))
+CODE_OF_SMALL = wp.constant(wp.float64(-(2.0**48)))
+LARGE_CODES = wp.constant(wp.float64(-(2.0**100)))  # are below
+SMALL_CODES = wp.constant(wp.float64(-(2.0**-77)))  # are above
+
+
+@wp.func
+def encoded(v: wp.float64, like: wp.float64):
+    return v
+
+
+@wp.func
+def encoded(v: wp.float64, like: wp.float32):  # noqa: F811
+    code = v
+    if v > LARGEST_FLOAT32:
+        code = v * CODE_OF_LARGE
+    elif v > wp.float64(0.0) and v < SMALLEST_FLOAT32:
+        code = v * CODE_OF_SMALL
+    return wp.float32(code)
+
+
+@wp.func
+def decoded(v: wp.float64):
+    value = v
+    if v < LARGE_CODES:
+        value = v / CODE_OF_LARGE
+    elif v < wp.float64(0.0) and v > SMALL_CODES:
+        value = v / CODE_OF_SMALL
+    return value
+
+
 @wp.func
 def rounded(v: wp.float64, like: wp.float64):
     return v

@@ -10,7 +10,7 @@ from typing import Any
 import warp as wp
 
 from ._registry import KEPT, family
-from ._rule import add_scalar, load, rounded, total
+from ._rule import add_scalar, decoded, load, rounded, total
 from .reduce import row_square
 
 A = wp.array2d(dtype=Any)
@@ -54,13 +54,13 @@ def copy(x: A, y: A, p: A, q: A, wide: D, counts: L, i: int, k: int, s: int):
 @wp.func
 def scale_twice(x: A, y: A, p: A, q: A, wide: D, counts: L, i: int, k: int, s: int):
     """The gradient of rms_norm: p is the gradient that arrives, q is inv_norm."""
-    return load(x, i, k) * (load(p, s, 0) * load(q, s, 0))
+    return load(x, i, k) * (load(p, s, 0) * decoded(load(q, s, 0)))
 
 
 @wp.func
 def norm_second(x: A, y: A, p: A, q: A, wide: D, counts: L, i: int, k: int, s: int):
     """The second order of rms_norm (x is the cotangent, y the data): products in the order that stays in range."""
-    inv = load(q, s, 0)
+    inv = decoded(load(q, s, 0))
     return (load(p, s, 0) * inv) * (load(x, i, k) - (wide[s] * inv) * ((wp.float64(counts[s]) * inv) * load(y, i, k)))
 
 

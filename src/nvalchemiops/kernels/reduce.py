@@ -33,6 +33,7 @@ from ._rule import (
     add_super,
     better,
     ceil_div,
+    encoded,
     load,
     pair,
     plus,
@@ -153,7 +154,7 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
                     i = value
                     if value != wp.float64(0.0):
                         i = wp.float64(1.0) / (value * wp.float64(count))
-                    inv[s, c] = rounded(i, K(0.0))
+                    inv[s, c] = encoded(i, K(0.0))
             out[s, c] = rounded(value, S(0.0))
         if counts.shape[0] > 0 and c == 0:
             counts[s] = count

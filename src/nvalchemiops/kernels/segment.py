@@ -6,7 +6,7 @@ from typing import Any
 import warp as wp
 
 from ._registry import KEPT, family
-from ._rule import load, rounded, run_end
+from ._rule import decoded, load, rounded, run_end
 from .element import along, norm
 
 L = wp.array(dtype=wp.int32)
@@ -28,7 +28,11 @@ def segment(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
 
     def scale(wide: wp.array(dtype=wp.float64), q: Kept, out: Rows):
         s = wp.tid()
-        out[s, 0] = rounded(wide[s] * load(q, s, 0), S(0.0))
+        inv = load(q, s, 0)
+        v = wide[s] * decoded(inv)
+        if inv == wp.float64(0.0) and wide[s] != wide[s]:
+            v = wp.float64(0.0)  # of data that is all zero, the gradient is 0 by definition: 0 times inf is 0
+        out[s, 0] = rounded(v, S(0.0))
 
     def at_maximum(x: Rows, y: Rows, at: L, out: Rows):
         """<x / ||x||, y> at the argmax."""

@@ -26,12 +26,20 @@ class Namespace:
     maximum = staticmethod(torch.maximum)
     ones_like = staticmethod(torch.ones_like)
     zeros_like = staticmethod(torch.zeros_like)
+    absolute = staticmethod(torch.abs)
 
     def __init__(self, primitives: dict[str, Any]) -> None:
         self.__dict__.update(primitives)
 
     def count(self, idx: Tensor, m: Any, like: Tensor) -> Tensor:
         return self.sum(like.new_ones(idx.shape), idx, m)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def power_of_two(a: Tensor) -> Tensor:
+        """The exponent of |a|, with no derivative; 1 where a is zero or no number."""
+        a = a.detach()
+        mantissa = torch.frexp(a).mantissa
+        return torch.where((a != 0) & a.isfinite(), a / mantissa, torch.ones_like(a))
 
     @staticmethod
     def sum_columns(x: Tensor) -> Tensor:
@@ -160,10 +168,8 @@ def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Tensor, m: Any) -
     elif name == "max_norm":
         at = Aten.max_norm_at(wide[0], idx, m)
         outs = [algebra.max_norm(P, wide[0], at), at]
-    else:  # a derivative of a norm: by-products of the forward are constants there, functions of x here
-        formula = getattr(algebra, name)
-        *operands, by_product = wide
-        found = formula(P, *operands, by_product) if name.startswith("max") else formula(P, *operands, idx, m)
+    else:  # a derivative of a norm
+        found = getattr(algebra, name)(P, *wide, idx, m)
         outs = list(found) if isinstance(found, tuple) else [found]
     outs = [o.to(dtype_of(r, dtype)) for o, r in zip(outs, op.results, strict=True)]
     return outs[0] if len(op.results) == 1 else tuple(outs)

@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import algebra
 from ..algebra import PROGRAMS, Operation
 from . import _compose, _memory
+from ._arguments import KEPT
 from ._autograd import Needs
 
 # Filled by `_routes`, by name of the operation; all are called as (*tensors, idx, m).
@@ -129,18 +130,22 @@ class OperationRule:
             moves = {i: t for i, t in zip(program.inputs, moving, strict=False) if t is not None}
             values = dict(zip(program.inputs, primals, strict=True)) | {"d" + i: t for i, t in moves.items()}
             return [
-                algebra.evaluate(algebra.tangent(program, out, tuple(moves)), values, _apply(OPS, idx, m), torch.add)
+                _sum(algebra.tangent(program, out, tuple(moves)), values, primals[0].dtype, idx, m)
                 for out in program.outputs
             ]
-        derivative = OPS[algebra.backward_name(name)]  # type: ignore[index]
         if self.by_products:  # rms_norm, max_norm: a result depends on the elements of its own segment only
-            gradient = derivative(torch.ones_like(outs[0]), primals[0], outs[1], idx, m)
-            return [OPS["dot"](moving[0], gradient, idx, m), None]
+            # <x', gradient> rounded once, where the gradient is not 0 by definition: x' may be infinite elsewhere
+            second = OPS[algebra.backward_name(algebra.backward_name(name))]  # type: ignore[arg-type, index]
+            return [second(moving[0], torch.ones_like(outs[0]), primals[0], outs[1], idx, m)[0], None]
         # the derivative of a norm is linear in g, and its own derivative with respect to x is symmetric
+        derivative = OPS[algebra.backward_name(name)]  # type: ignore[index]
         dg, dx = moving[:2]
+        dtype = primals[0].dtype
+        if dg is not None and dx is not None:
+            dg, dx, *primals = [_wide(t) for t in (dg, dx, *primals)]
         parts = [OPS[name](dg, *primals[1:], idx, m)] if dg is not None else []
         parts += [derivative(dx, *primals, idx, m)[1]] if dx is not None else []
-        return [sum(parts[1:], parts[0])]
+        return [sum(parts[1:], parts[0]).to(dtype)]
 
     def composed(self, *args: Any) -> Any:
         *tensors, idx, m = args
@@ -148,6 +153,19 @@ class OperationRule:
         # Through the entries, an operation that has a backward would come back here.
         primitives = _compose.ATEN if self.has_backward else namespace()
         return _compose.composed(self.op.name, primitives, tuple(tensors), idx, m)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Half precision as float32, the dtype of its by-products: a sum of several operations is rounded once."""
+    return tensor.to(KEPT.get(tensor.dtype, tensor.dtype))
+
+
+def _sum(terms: Sequence[algebra.Term], values: dict[str, Tensor], dtype: torch.dtype, idx: Tensor, m: Any) -> Any:
+    """The sum of terms over the dispatcher's operations; None if there is none."""
+    if len(algebra.calls(terms, values)) > 1:
+        values = {name: _wide(t) for name, t in values.items()}
+    found = algebra.evaluate(terms, values, _apply(OPS, idx, m), torch.add)
+    return None if found is None else found.to(dtype)
 
 
 def _apply(table: dict[str, Callable[..., Any]], idx: Tensor, m: Any) -> Callable[..., Any]:

@@ -192,14 +192,14 @@ template <class T> struct Scale {             // x * s; of float32, rounded once
   SEG_INLINE void coefficients(const Eight& g, lanes* c) const { c[0] = g.pick<lanes>(s); }
   static SEG_INLINE lanes value(const lanes* x, const lanes* c) { return x[0] * c[0]; }
 };
-template <class T> struct ScaleTwice {        // x * (s * t)
+template <class T> struct ScaleTwice {        // x * (s * t), t a by-product
   typedef d8 lanes;
   static constexpr int IN = 1, C = 1;
   const T* in[1];
   const T* s;
   const kept<T>* t;
   T* out;
-  SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick<d8>(s) * g.pick<d8>(t); }
+  SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick<d8>(s) * decoded(g.pick<d8>(t)); }
   static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0]; }
 };
 template <class T> struct ScaleAdd {          // x * s + y * t
@@ -225,7 +225,7 @@ template <class T> struct NormSecond {
   const i32* counts;
   T* out;
   SEG_INLINE void coefficients(const Eight& e, d8* c) const {
-    const d8 i = e.pick<d8>(inv);
+    const d8 i = decoded(e.pick<d8>(inv));
     c[0] = e.pick<d8>(g) * i;
     c[1] = e.pick<d8>(inner) * i;
     c[2] = e.pick<d8>(counts) * i;

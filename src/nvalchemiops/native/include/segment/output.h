@@ -17,7 +17,7 @@ template <class T> struct Out {
   Finish finish;
   i64 items;           // items an element: the rule counts items, a mean counts elements
   T* raw;              // all that follow may be null: the sum
-  kept<T>* inv;        // 1 / (value * count), 0 where value = 0
+  kept<T>* inv;        // 1 / (value * count), 0 where value = 0, as `encoded`
   double* wide;        // the accumulator as it is
   i32* counts;
   bool plain() const { return !raw && !inv && !wide && !counts; }   // nothing but the value
@@ -51,7 +51,7 @@ SEG_NOINLINE void put_finished(const Out<T>& o, i64 s, i64 c, i64 w, const d8* s
   const d8 count = d8{} + (double)elements, value = finished(o.finish, *sum, count);
   if (o.value) store8(o.value + s * o.width + c, value, w);
   if (o.raw) store8(o.raw + s * o.width + c, *sum, w);
-  if (o.inv) o.inv[s] = (kept<T>)inverse(value, count)[0];
+  if (o.inv) o.inv[s] = (kept<T>)encoded<kept<T>>(inverse(value, count))[0];
   if (o.wide) o.wide[s] = (*sum)[0];
   if (o.counts) o.counts[s] = (i32)elements;
 }
@@ -125,7 +125,7 @@ SEG_NOINLINE void finish8(const Out<T>& o, i64 mine, i64 origin, const i32* seg,
   const d8 elements = o.elements(wide(load8(size))), value = finished(o.finish, *sums, elements);
   scatter8_apart(o.value, o.m, mine, origin, seg, &value, count);
   scatter8_apart(o.raw, o.m, mine, origin, seg, sums, count);
-  const d8 inv = inverse(value, elements);
+  const d8 inv = encoded<kept<T>>(inverse(value, elements));
   scatter8_apart(o.inv, o.m, mine, origin, seg, &inv, count);
   scatter8_apart(o.wide, o.m, mine, origin, seg, sums, count);
   scatter8_apart(o.counts, o.m, mine, origin, seg, &elements, count);

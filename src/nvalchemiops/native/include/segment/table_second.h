@@ -46,7 +46,8 @@ i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const kept<T>* 
   to.counts = counts;
   if (reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {v, x}, to), call.threads) != -1) return NO_MEMORY;
   each(Elementwise<NormSecond<T>>(call.idx, m, k, {{v, x}, g, inv, inner, counts, gx}), n, call.threads);
-  for (i64 s = 0; s < m; s++) gg[s] = (T)(inner[s] * (double)inv[s]);
+  for (i64 s = 0; s < m; s++)                 // of data that is all zero, the gradient is 0 by definition: 0 * inf is 0
+    gg[s] = inv[s] == 0 && inner[s] != inner[s] ? T(0) : (T)(inner[s] * decoded((double)inv[s]));
   return -1;
 }
 template <class T>

@@ -163,4 +163,16 @@ SEG_INLINE d8 permute(d8 v, i8 k) {
   return permute_portably<double>(v, k);
 #endif
 }
+
+// How 1 / (rms_norm * count) is kept. Of subnormal data float32 has no such number, of very large data a subnormal one
+// with few digits: these are kept as -2^-24 and -2^48 times themselves.
+template <class K> SEG_INLINE d8 encoded(d8 v) {
+  if constexpr (sizeof(K) == 8) return v;
+  const d8 small = ((v > 0.0) & (v < (double)__FLT_MIN__)) ? v * -0x1p48 : v;
+  return v > (double)__FLT_MAX__ ? v * -0x1p-24 : small;
+}
+template <class V> SEG_INLINE V decoded(V v) {
+  const V small = ((v < 0) & (v > -0x1p-77)) ? v * -0x1p-48 : v;
+  return v < -0x1p100 ? v * -0x1p24 : small;
+}
 }}  // namespace seg
