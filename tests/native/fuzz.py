@@ -2,9 +2,10 @@
 """Random calls: every function, any idx, any values, any number of threads, arrays that end where their memory ends.
 
 What must hold: the verdict is that of one thread; a call that refuses its idx writes nothing; otherwise every output is
-written wholly, whatever was in it before, and has the same bits on one thread and on many. (A reduction over an idx
-that is not sorted may give anything, as long as it touches nothing else.) What a call touches is for `place`, the
-surrounding zones and the sanitizers to say: `scripts/sanitize.sh` runs this file on an engine built with them.
+written wholly, whatever was in it before, and has the same bits on one thread and on many, with operands in one piece
+and with operands of any strides. (A reduction over an idx that is not sorted may give anything, as long as it touches
+nothing else.) What a call touches is for `place`, the surrounding zones and the sanitizers to say:
+`scripts/sanitize.sh` runs this file on an engine built with them.
 """
 
 from __future__ import annotations
@@ -75,6 +76,34 @@ def draw_values(g, size, dtype):
         return x.astype(dtype)
 
 
+def draw_layout(g):
+    """Puts an operand anywhere: any order of its dimensions, steps, directions; repeated where it repeats itself."""
+    seed = int(g.integers(1 << 30))
+
+    def layout(array, place):
+        g = np.random.default_rng([seed, *array.shape])
+        if array.ndim == 2 and array.shape[1] % 2 == 0 and g.integers(2):  # several dimensions make up a row
+            array = array.reshape(len(array), 2, array.shape[1] // 2)
+        order = g.permutation(array.ndim)
+        steps = [int(step) for step in g.choice([-3, -2, -1, 1, 1, 1, 2, 5], array.ndim)]
+        sizes = [1 + (size - 1) * abs(step) if size else 0 for size, step in zip(array.shape, steps, strict=True)]
+        sizes = [1 if expanded(array, d) else size for d, size in enumerate(sizes)]
+        memory = place(np.zeros([sizes[d] for d in order], array.dtype))
+        view = memory.transpose(np.argsort(order))[tuple(slice(None, None, step) for step in steps)]
+        view[tuple(slice(None, size) for size in view.shape)] = array[tuple(slice(None, size) for size in view.shape)]
+        return np.broadcast_to(view, array.shape)
+
+    return layout
+
+
+def expanded(array, d):
+    """Whether it repeats itself along a dimension."""
+    if array.size == 0 or array.shape[d] < 2:
+        return False
+    one = array.take([0], d)
+    return array.tobytes() == np.broadcast_to(one, array.shape).tobytes()
+
+
 def canonical(x):
     """Bytes in which one NaN is like another."""
     x = x.copy()
@@ -101,6 +130,9 @@ def case(seed, place, sort=False):
         idx.sort()
         in_order = True
     threads = [1, int(g.choice(THREADS))]
+    if g.integers(8) == 0 and n:  # rows wider than what is copied at a time
+        n, k, m = min(n, 40), int(g.choice([8200, 9001])), min(m, 40)
+        j, idx = 1 if m * k > 100_000 else int(g.integers(1, 10)), idx[:n]
     what = dict(seed=seed, name=name, suffix=suffix, n=n, m=m, k=k, j=j, idx=idx.dtype, threads=threads[1])
     if name in ("check", "count"):
         return native_case(name, idx, m, threads, in_order, place, what)
@@ -110,10 +142,16 @@ def case(seed, place, sort=False):
     inputs = {
         key: draw_values(g, shape(spec, n, m, k, j), kind(spec, dtype, narrow_at)) for key, spec in o.inputs.items()
     }
+    for key, x in inputs.items():
+        if "/" not in o.inputs[key] and x.size and not g.integers(4):  # the same again and again, along a dimension
+            d = int(g.integers(x.ndim))
+            inputs[key] = np.ascontiguousarray(np.broadcast_to(x.take([0], d), x.shape))
+    layouts = [None, draw_layout(g) if g.integers(2) else None]
     results = [
-        call(name, inputs, idx, m, k, j, threads=t, check=check, narrow_at=narrow_at, want=want, place=place, poison=p)
-        for t, p in zip(threads, (0xA5, 0x5A), strict=True)
-    ]
+        call(name, inputs, idx, m, k, j, threads=t, check=check, narrow_at=narrow_at, want=want, place=place, poison=p,
+             layout=layout)
+        for t, p, layout in zip(threads, (0xA5, 0x5A), layouts, strict=True)
+    ]  # fmt: skip
     if check:
         verdicts = [verdict for verdict, _ in results]
         results = [{key: out[key] for key in out if key in o.outputs} for _, out in results]

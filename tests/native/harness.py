@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from nvalchemiops import native
+from nvalchemiops.native._strided import STRIDED, strided
 
 FULL = {"f32": np.float32, "f64": np.float64}
 HALF = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -292,14 +293,26 @@ def make_inputs(name, dtype, n, m, k, j, seed=0):
     return {key: np.asarray(draw(shape(spec, n, m, k, j)), kind(spec, dtype, False)) for key, spec in inputs}
 
 
-def call(name, inputs, idx, m, k, j=1, *, threads=1, check=False, narrow_at=False, want=None, place=None, poison=0xA5):
-    """Outputs by name. `want`: which of the optional outputs, default all; `place`: makes the copies to be passed."""
+def call(
+    name, inputs, idx, m, k, j=1, *,
+    threads=1, check=False, narrow_at=False, want=None, place=None, layout=None, poison=0xA5,
+):  # fmt: skip
+    """Outputs by name. `want`: which of the optional outputs, default all; `place`: makes the copies to be passed.
+
+    `layout` makes an array with strides of an operand; then these are passed, too.
+    """
     o = (OPS | MAXIMA)[name]
     dtype = next(iter(inputs.values())).dtype.type
     n = len(idx)
     suffix = next(suffix for suffix, t in DTYPES.items() if t is dtype)
     place = place or (lambda array: array)
     arrays = {key: place(np.ascontiguousarray(x)) for key, x in {"idx": idx, **inputs}.items()}
+    apart = {}
+    for key, spec in o.inputs.items():
+        if layout and "/" not in spec:  # no by-product
+            arrays[key] = layout(inputs[key], place)
+            strides = [step // arrays[key].itemsize for step in arrays[key].strides]
+            apart[key] = strided(arrays[key].ctypes.data, arrays[key].shape, strides)
     outs, wholes = {}, {}
     for key, spec in {**o.outputs, **o.scratch}.items():
         if key in o.optional and want is not None and key not in want:
@@ -308,9 +321,12 @@ def call(name, inputs, idx, m, k, j=1, *, threads=1, check=False, narrow_at=Fals
         wholes[key], middle = guarded(int(np.prod(s)), kind(spec, dtype, narrow_at), poison)
         arrays[key] = place(middle)
         outs[key] = arrays[key].reshape(s)
-    addresses = [arrays[key].ctypes.data if key in arrays else None for key in o.order.split()]
+    at = {key: array.ctypes.data for key, array in arrays.items()}
+    at |= {key: ctypes.addressof(operand) for key, operand in apart.items()}
+    addresses = [at.get(key) for key in o.order.split()]
     dims = [n, m, k, j] if o.matrix else [n, m, k]
-    verdict = getattr(native.load(), f"{name}_{suffix}")(*addresses, *dims, mode_of(idx, threads, check, narrow_at))
+    mode = mode_of(idx, threads, check, narrow_at) | STRIDED * bool(layout)
+    verdict = getattr(native.load(), f"{name}_{suffix}")(*addresses, *dims, mode)
     for key, whole in wholes.items():
         ends = np.concatenate([whole[:GUARD], whole[len(whole) - GUARD :]])
         assert (ends.view(np.uint8) == poison).all(), f"{name} wrote outside {key}"

@@ -137,6 +137,12 @@ def test_both_widths_of_idx_and_padding(name, index_dtype):
     assert identical(_cuda.kernel(name)(*arrays, idx, 3), expected)
 
 
+def spaced(a):
+    """Every other one of all dimensions."""
+    wide = a.new_full([2 * d for d in a.shape], 7)
+    return wide[tuple(slice(1, None, 2) for _ in a.shape)].copy_(a)
+
+
 @every_operation
 def test_strides_are_followed(name, monkeypatch):
     """Transposed, strided and expanded operands, idx too, without a copy."""
@@ -144,11 +150,7 @@ def test_strides_are_followed(name, monkeypatch):
     n, m = len(idx), 4
     arrays = operands(name, n, m, ((3,), (3,)), torch.float64, idx)
     expected = _kernels.KERNELS[name](*arrays, idx, m)
-    strided = []
-    for a in arrays:
-        wide = a.new_full([2 * d for d in a.shape], 7)
-        view = wide[tuple(slice(1, None, 2) for _ in a.shape)]
-        strided.append(view.copy_(a))
+    strided = [spaced(a) for a in arrays]
     index = torch.stack([idx, idx + 100], 1)[:, 0]
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "contiguous", lambda *_: pytest.fail("copied"))
@@ -255,10 +257,11 @@ def test_substitute_is_called_like_the_engine(name, monkeypatch):
             expected = _kernels.KERNELS[name](*arrays, index, 4)
             with monkeypatch.context() as patch:
                 patch.setitem(_kernels.FUNCTIONS[name], dtype, _substitute.function(name, dtype))
-                assert identical(_kernels.KERNELS[name](*arrays, index, 4), expected)
+                for inputs in (arrays, [spaced(a) for a in arrays]):
+                    assert identical(_kernels.call(name, *inputs, index, 4), expected)
                 if takes_idx(name):
                     with pytest.raises(ValueError, match="sorted"):
-                        _kernels.KERNELS[name](*arrays, index.flip(0), 4, 2)
+                        _kernels.call(name, *arrays, index.flip(0), 4, 2)
 
 
 WITHOUT_ENGINE = """

@@ -7,6 +7,7 @@ the same natively for all dtypes that were seen.
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from .. import native
 from ..algebra import OPERATIONS, Operand
 from ..native._signatures import after_results, takes_idx
+from ..native._strided import STRIDED, strided
 from . import _fast, _index, _memory
 from ._arguments import dtype_of
 
@@ -48,7 +50,7 @@ def call(name: str, *args: Any) -> Any:
     op = OPERATIONS[name]
     count = len(op.operands)
     _memory.check_operands(op, args[:count], args[count])
-    tensors, idx = [t.contiguous() for t in args[:count]], args[count].contiguous()
+    tensors, idx = list(args[:count]), args[count].contiguous()
     m, mode = args[count + 1], sum(args[count + 2 :])
     n, like = idx.shape[0], tensors[0]
     shapes = [t.shape for t in tensors]
@@ -63,9 +65,19 @@ def call(name: str, *args: Any) -> Any:
     after = [None if array is None else empty(array) for array in after_results(name)]
     sizes = [math.prod(dims.get(letter, ())) for letter in ("kj" if op.matrices else "k")]
     mode |= _WIDE[idx.dtype] | native.threads(n * math.prod(sizes)) << 8
-    arrays = [*tensors, *[idx] * takes_idx(name), *outs, *after]
+    # By-products are small; data with strides is read where it is.
+    tensors = [t.contiguous() if o.by_product else t for t, o in zip(tensors, op.operands, strict=True)]
+    places: list[Any] = [t.data_ptr() for t in tensors]
+    if not all(t.is_contiguous() for t in tensors):
+        mode |= STRIDED
+        apart = [strided(t.data_ptr(), t.shape, t.stride()) for t in tensors]
+        places = [
+            p if o.by_product else ctypes.addressof(s) for p, s, o in zip(places, apart, op.operands, strict=True)
+        ]
+    arrays = [*[idx] * takes_idx(name), *outs, *after]
     function = FUNCTIONS[name].get(like.dtype) or _resolve(name, like.dtype)
-    if function(*[None if a is None else a.data_ptr() for a in arrays], n, m, *sizes, mode) >= 0:
+    places += [None if a is None else a.data_ptr() for a in arrays]
+    if function(*places, n, m, *sizes, mode) >= 0:
         raise ValueError(_index.explain(f"segmented_{name}", idx, m))
     return tuple(outs) if len(outs) > 1 else outs[0]
 

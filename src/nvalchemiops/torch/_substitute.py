@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The engine's functions by Warp's kernels, for a process in which the engine cannot be built.
 
-Called as the engine is, with addresses of contiguous arrays on the CPU, so nothing else of the binding has to know.
-They give the same bits, more slowly.
+Called as the engine is, with addresses of arrays on the CPU, so nothing else of the binding has to know. They give the
+same bits, more slowly, and copy a whole operand that has strides.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..algebra import OPERATIONS, Operand
 from ..kernels.launch import Place, Rows
 from ..kernels.operations import LAUNCHES
 from ..native._signatures import TYPED
+from ..native._strided import STRIDED, contiguous
 from ._arguments import dtype_of
 from ._cuda import DTYPES, Memory
 
@@ -82,7 +83,13 @@ def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
         def positions(address: int) -> Rows:
             return Rows(Memory(None, place), address or 0, wp.int32, (m,), (8,))
 
-        operands, rest = values[: len(op.operands)], values[len(op.operands) + has_idx :]
+        operands, rest = list(values[: len(op.operands)]), values[len(op.operands) + has_idx :]
+        copies = []
+        if mode & STRIDED:
+            for at, operand in enumerate(op.operands):
+                if not operand.by_product:
+                    copies.append(contiguous(operands[at], dtype.itemsize))
+                    operands[at] = copies[-1].ctypes.data
         if has_idx:
             integer = np.int64 if mode & 1 else np.int32
             idx = _numbers(named["idx"], n, integer)
@@ -98,8 +105,8 @@ def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
         launches(index, m, *inputs, *[positions(a) if o.dtype else rows(a, o) for a, o in results])
         for address, operand in results:
             if operand.dtype:  # the kernels wrote the low halves
-                at = _numbers(address, m, np.int64)
-                at[:] = at.astype(np.int32)
+                found_at = _numbers(address, m, np.int64)
+                found_at[:] = found_at.astype(np.int32)
         return -1
 
     return call

@@ -10,17 +10,19 @@ template <class S> struct Broadcast : Each {
   T* out;
   i64 k;
 
-  Broadcast(const S* y, Index idx, S* out, i64 m, i64 k) : y((const T*)y), out((T*)out), k(k) {
-    this->idx = idx;
+  Broadcast(const Call& call, const S* y, S* out, i64 m, i64 k) : y((const T*)y), out((T*)out), k(k) {
+    idx = call.idx;
     this->m = m;
-    run = [](const Each* self, i64 b, i64 e) {
-      const Broadcast& c = *(const Broadcast*)self;
-      stretches(c.idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
-        if (c.k == 1) c.scalars(s, origin, b, e);
-        else if (c.k == 3) c.triples(s, origin, b, e);
-        else c.rows(s, origin, b, e);
-      });
-    };
+    run = run_loop<Broadcast>;
+    if (call.strided) measure(*this);
+  }
+  template <class F> void operands(F& f) { f.segments(y, k); }
+  void loop(i64 b, i64 e) const {
+    stretches(idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
+      if (k == 1) scalars(s, origin, b, e);
+      else if (k == 3) triples(s, origin, b, e);
+      else rows(s, origin, b, e);
+    });
   }
   SEG_INLINE bool find(i64 origin, i32 s, i64& at) const {
     at = (i64)((u64)origin + (u64)(i64)s);

@@ -46,6 +46,9 @@ template <class T> struct ColumnSum {         // x (n, k)
   SEG_INLINE d8 at(i64 i, Group c) const { return wide(load8(x + i * k + c)); }
   // For the next run: of many short pieces the processor's own prefetch sees too little.
   SEG_INLINE void ahead(i64 i, Group c) const { __builtin_prefetch(x + i * k + c); }
+  // f(operand, its k, columns that are read from, to) for groups a .. b, which are neighbours.
+  template <class F> void operands(Group a, Group b, const F& f) { f(x, k, a, min(b + 8, k)); }
+  i64 widest() const { return k; }
   // f(term, position, count) for rows p .. p + count - 1 of this, at most a block, all of them readable.
   template <class F> SEG_INLINE void rows(i64 p, i64 count, const F& f) const {
     if (whole(k, p + count, n)) { f(*this, p, count); return; }
@@ -77,6 +80,12 @@ template <class T> struct Outer {
     return wide(permute(load8(u + i * k + g.r), g.row)) * wide(permute(load8(w + i * j + g.c), g.column));
   }
   SEG_INLINE void ahead(i64, const Group&) const {}
+  template <class F> void operands(const Group& a, const Group& b, const F& f) {
+    const bool one = j > 8 && a.r + a.row[0] == b.r + b.row[0];   // row of the result
+    f(u, k, a.r, min(b.r + 8, k));
+    f(w, j, one ? a.c : 0, one ? b.c + 8 : j);
+  }
+  i64 widest() const { return max(k, j); }
   template <class F> SEG_INLINE void rows(i64 p, i64 count, const F& f) const {
     if (whole(k, p + count, n) && whole(j, p + count, n)) { f(*this, p, count); return; }
     T copy[2][PADDED] = {};
@@ -171,8 +180,8 @@ template <class Term> struct Part {
     return SUPER_WORK * (i64)sizeof(d8) + super_count(min(n, CHUNK)) * (i64)sizeof(Pair<d8>);
   }
   static constexpr i64 SUPER_WORK = 3 * 8;
-  // One super of each group; n is at most its size.
-  SEG_NOINLINE void super(const Term& t, i64 p, i64 n, Pair<d8>* to, d8* work) const {
+  // One super of each group; n is at most its size. Of `t`, only `rows` is used.
+  template <class Source> SEG_NOINLINE void super(const Source& t, i64 p, i64 n, Pair<d8>* to, d8* work) const {
     d8 *const hi = work, *const lo = hi + 8 * count, *const v = lo + 8 * count;
     const bool more = n > BLOCK;              // than one block
     for (int c = 0; more && c < 8 * count; c++) lo[c] = d8{};
@@ -230,10 +239,11 @@ template <class Term, class T> struct Columns : Reduction {
   Term t;
   Out<T> out;
   Part<Term> part;                            // of runs that are not listed
+  bool strided;
   static const Columns& of(const Reduction* r) { return *(const Columns*)r; }
 
   i64 listed() const { return even(t.groups(), GROUPS); }   // groups in a part of listed runs
-  void runs(const Runs& runs, int k, char* work) const {
+  void runs(const Term& t, const Runs& runs, int k, char* work) const {
     if (part.first) return;                   // by the first pass, for the whole width
     const i64 groups = t.groups(), most = listed();
     Part<Term> part;
@@ -244,15 +254,15 @@ template <class Term, class T> struct Columns : Reduction {
                  (d8*)work);
       }
   }
-  Columns(Index idx, i64 n, Term term, const Out<T>& to) {
-    this->idx = idx;
+  Columns(const Call& call, i64 n, Term term, const Out<T>& to) {
+    idx = call.idx;
     this->n = n;
     m = to.m;
     items = 1;
     hooks[0] = hooks[1] = nullptr;
     t = term;
     out = to;
-    list = [](const Reduction* r, Runs& runs, int k, i64, char* work) { of(r).runs(runs, k, work); };
+    list = [](const Reduction* r, Runs& runs, int k, i64, char* work) { of(r).runs(of(r).t, runs, k, work); };
     Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
       of(r).part.super(of(r).t, first, count, (Pair<d8>*)part, (d8*)work);
     };
@@ -261,6 +271,50 @@ template <class Term, class T> struct Columns : Reduction {
     };
     zeros = [](const Reduction* r, i64 a, i64 b) {   // by the first pass, too; nothing of it is set yet
       if (!of(r).part.first) seg::zeros(of(r).out, a, b);
+    };
+    strided = call.strided;
+    if (strided) by_copies();
+  }
+  // Rows i .. i + rows - 1 of the operands: whole ones, or what the groups of a part read of a row.
+  Term copied(i64 i, i64 rows, const Part<Term>* part, char* work) const {
+    Term c = t;
+    Copies copies = {work};
+    const auto a = part ? part->group[0] : typename Term::Group(), b = part ? part->group[part->count - 1] : a;
+    c.operands(a, b, [&](auto& x, i64& k, i64 from, i64 to) {
+      if (part) to -= from; else from = 0, to = k;
+      copies.rows(x, i, rows, from, to);
+      k = to;
+    });
+    c.n = i + rows;
+    return c;
+  }
+  struct Source {
+    const Columns& c;
+    char* work;
+    template <class F> void rows(i64 p, i64 count, const F& f) const {
+      c.copied(p, count, &c.part, work).rows(p, count, f);
+    }
+  };
+  i64 dense_bytes() const { return lines(Part<Term>::work_bytes(n) * max(listed(), part.count)); }
+  i64 copied_bytes() const {
+    Term c = t;
+    i64 bytes = 0;
+    c.operands(part.group[0], part.group[part.count - 1], [&](auto& x, i64&, i64 from, i64 to) {
+      bytes += lines(max(PIECE, BLOCK * (to - from)) * (i64)sizeof(*x));
+    });
+    return bytes;
+  }
+  void by_copies() {
+    most_listed = min(CHUNK, max(1, PIECE / max(1, t.widest())));
+    list = [](const Reduction* r, Runs& runs, int k, i64, char* work) {
+      const Columns& c = of(r);
+      if (c.part.first) return;
+      const i64 rows = (i64)runs.start[k - 1] + runs.size[k - 1];
+      c.runs(c.copied(runs.base, rows, nullptr, work + c.dense_bytes()), runs, k, work);
+    };
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
+      const Columns& c = of(r);
+      c.part.super(Source{c, work + c.dense_bytes()}, first, count, (Pair<d8>*)part, (d8*)work);
     };
   }
 };
@@ -271,7 +325,7 @@ template <class Term, class T> i64 reduce(Columns<Term, T>&& r, int threads) {
   for (i64 g = 0; g < r.t.groups(); g += most) {
     r.part.set(r.t, g, most);
     r.part_bytes = r.part.count * bytes;
-    r.work_bytes = Part<Term>::work_bytes(r.n) * max(r.listed(), r.part.count);
+    r.work_bytes = r.dense_bytes() + (r.strided ? r.copied_bytes() : 0);
     if (reduce((const Reduction&)r, threads) != -1) return NO_MEMORY;
     r.hooks[0] = r.hooks[1] = nullptr;        // once is enough
   }

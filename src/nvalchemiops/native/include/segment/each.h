@@ -80,16 +80,28 @@ template <class V> SEG_INLINE V thirds(V c, int part) {
 
 constexpr int NARROW = 31;                    // scalars in an element, at most, of which eight elements go together
 
-// What an operation reads, in[0] .. in[IN - 1], writes, and how, is in Op; elements have k scalars.
+// `run` of a loop.
+template <class Loop> void run_loop(const Each* self, i64 b, i64 e, char* work) {
+  const Loop& loop = *(const Loop*)self;
+  if (loop.pieces.rows) by_pieces(loop, b, e, work);
+  else loop.loop(b, e);
+}
+
+// What an operation reads, in[0] .. in[IN - 1] and segment arrays, writes, and how, is in Op; elements have k scalars.
 template <class Op> struct Elementwise : Each {
   typedef typename Op::lanes lanes;
   Op op;
   i64 k;
 
-  Elementwise(Index idx, i64 m, i64 k, const Op& op) : op(op), k(k) {
-    this->idx = idx;
+  Elementwise(const Call& call, i64 m, i64 k, const Op& op) : op(op), k(k) {
+    idx = call.idx;
     this->m = m;
-    run = [](const Each* self, i64 b, i64 e) { ((const Elementwise*)self)->loop(b, e); };
+    run = run_loop<Elementwise>;
+    if (call.strided) measure(*this);
+  }
+  template <class F> void operands(F& f) {
+    for (auto& x : op.in) f.rows(x, k);
+    op.segments(f);
   }
   static SEG_INLINE lanes masked(lanes v, bool inside, l8 valid) {
     return inside ? v : (__builtin_convertvector(valid, decltype(v == v)) ? v : lanes{});
@@ -189,6 +201,7 @@ template <class T> struct Scale {             // x * s; of float32, rounded once
   const T* in[1];
   const T* s;
   T* out;
+  template <class F> void segments(F& f) { f.segments(s, 1); }
   SEG_INLINE void coefficients(const Eight& g, lanes* c) const { c[0] = g.pick<lanes>(s); }
   static SEG_INLINE lanes value(const lanes* x, const lanes* c) { return x[0] * c[0]; }
 };
@@ -199,6 +212,7 @@ template <class T> struct ScaleTwice {        // x * (s * t), t a by-product
   const T* s;
   const kept<T>* t;
   T* out;
+  template <class F> void segments(F& f) { f.segments(s, 1); f.plain(t); }
   SEG_INLINE void coefficients(const Eight& g, d8* c) const { c[0] = g.pick<d8>(s) * decoded(g.pick<d8>(t)); }
   static SEG_INLINE d8 value(const d8* x, const d8* c) { return x[0] * c[0]; }
 };
@@ -208,6 +222,7 @@ template <class T> struct ScaleAdd {          // x * s + y * t
   const T* in[2];
   const T *s, *t;
   T* out;
+  template <class F> void segments(F& f) { f.segments(s, 1); f.segments(t, 1); }
   SEG_INLINE void coefficients(const Eight& g, d8* c) const {
     c[0] = g.pick<d8>(s);
     c[1] = g.pick<d8>(t);
@@ -224,6 +239,7 @@ template <class T> struct NormSecond {
   const double* inner;
   const i32* counts;
   T* out;
+  template <class F> void segments(F& f) { f.segments(g, 1); f.plain(inv); f.plain(inner); f.plain(counts); }
   SEG_INLINE void coefficients(const Eight& e, d8* c) const {
     const d8 i = decoded(e.pick<d8>(inv));
     c[0] = e.pick<d8>(g) * i;

@@ -3,7 +3,7 @@
 // Lanes are the components of the result; the contraction is added in ascending order in float64 from 0.0, beyond three
 // terms of float64 data by TwoSum, rounded once. 3 x 3 matrices stay in three registers of four lanes while the segment does not change.
 #pragma once
-#include "reduce.h"
+#include "each.h"
 
 namespace seg { namespace {
 #pragma clang fp contract(off)
@@ -14,16 +14,29 @@ template <class T, bool TRANSPOSED, int P> struct Matvec : Each {
   T* out;
   i64 k, j;
 
-  Matvec(Index idx, T* out, i64 m, i64 k, i64 j) : out(out), k(k), j(j) {
-    this->idx = idx;
+  template <class... Operands>
+  Matvec(const Call& call, T* out, i64 m, i64 k, i64 j, Operands... given) : out(out), k(k), j(j) {
+    const T* const all[] = {given...};        // v, mat for each product
+    for (int p = 0; p < P; p++) {
+      v[p] = all[2 * p];
+      mat[p] = all[2 * p + 1];
+    }
+    idx = call.idx;
     this->m = m;
-    run = [](const Each* self, i64 b, i64 e) {
-      const Matvec& c = *(const Matvec*)self;
-      stretches(c.idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
-        if (c.k != 3 || c.j != 3) { c.any(s, origin, b, e); return; }
-        for (i64 i = b; i < e; i += 256) c.three(s + (i - b), origin, i, min(i + 256, e));
-      });
-    };
+    run = run_loop<Matvec>;
+    if (call.strided) measure(*this);
+  }
+  template <class F> void operands(F& f) {
+    for (int p = 0; p < P; p++) {
+      f.rows(v[p], TRANSPOSED ? j : k);
+      f.segments(mat[p], k * j);
+    }
+  }
+  void loop(i64 b, i64 e) const {
+    stretches(idx, b, e, [&](const i32* s, i64 origin, i64 b, i64 e) {
+      if (k != 3 || j != 3) { any(s, origin, b, e); return; }
+      for (i64 i = b; i < e; i += 256) three(s + (i - b), origin, i, min(i + 256, e));
+    });
   }
   // What multiplies component 0, 1, 2 of the vector; the fourth lane is arbitrary.
   static SEG_INLINE void columns3(const T* a, d4* c) {

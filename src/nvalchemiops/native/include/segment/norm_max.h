@@ -150,9 +150,9 @@ template <class T> struct NormMax : Reduction {
     }
   }
 
-  NormMax(Index idx, const T* x, T* out, void* at, i64 n, i64 m, i64 k, bool narrow)
-      : x(x), k(k), out(out), at(at), narrow(narrow) {
-    this->idx = idx;
+  NormMax(const Call& call, const T* x, T* out, void* at, i64 n, i64 m, i64 k)
+      : x(x), k(k), out(out), at(at), narrow(call.narrow_at) {
+    idx = call.idx;
     this->n = n;
     this->m = m;
     items = 1;
@@ -175,17 +175,41 @@ template <class T> struct NormMax : Reduction {
       const u64 size = c.narrow ? 4 : 8;
       __builtin_memset((char*)c.at + (u64)a * size, 255, (u64)(b - a) * size);   // -1
     };
+    if (call.strided) by_copies();
+  }
+  NormMax copied(i64 i, i64 rows, char* work) const {
+    NormMax c = *this;
+    Copies copies = {work};
+    copies.rows(c.x, i, rows, 0, k);
+    return c;
+  }
+  void by_copies() {
+    most_listed = min(CHUNK, max(1, PIECE / max(1, k)));
+    work_bytes = max(PIECE, k) * (i64)sizeof(T);
+    list = [](const Reduction* r, Runs& runs, int count, i64 mine, char* work) {
+      of(r).copied(runs.base, (i64)runs.start[count - 1] + runs.size[count - 1], work).list_of(runs, count, mine);
+    };
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
+      const i64 rows = max(1, PIECE / max(1, of(r).k));
+      Largest best = {-1, first};
+      for (i64 i = 0; i < count; i += rows) {
+        const i64 n = min(rows, count - i);
+        const Largest found = of(r).copied(first + i, n, work).scan(first + i, n);
+        if (beats(found.square, best.square)) best = found;
+      }
+      *(Largest*)part = best;
+    };
   }
 };
 
-// f(s, i) for every segment whose argmax i is an element; (s, -1) for the others.
+// f(s, i, rank) for every segment whose argmax i is an element; with i = -1 for the others.
 template <class F> void at_maxima(const void* at, bool narrow, i64 n, i64 m, int threads, const F& f) {
   const Index index = {at, !narrow};
   parallel(m < 4096 ? 1 : threads, [&](int rank) {
     const int shares = m < 4096 ? 1 : threads;
     for (i64 s = share(m, shares, rank); s < share(m, shares, rank + 1); s++) {
       const i64 i = index[s];
-      f(s, (u64)i < (u64)n ? i : -1);
+      f(s, (u64)i < (u64)n ? i : -1, rank);
     }
   });
 }
@@ -196,29 +220,42 @@ template <class T> void fill_zero(T* p, i64 count, int threads) {
   });
 }
 template <class T>
-void norm_max_first(const T* g, const T* x, const void* at, bool narrow, T* gx, i64 n, i64 m, i64 k, int threads) {
-  fill_zero(gx, n * k, threads);
-  at_maxima(at, narrow, n, m, threads, [&](i64 s, i64 i) {
+i64 norm_max_first(const Call& call, const T* g, const T* x, const void* at, T* gx, i64 n, i64 m, i64 k) {
+  const Single<T> rows{x, k, call.strided}, cotangents{g, 1, call.strided};
+  const i64 own = call.strided ? lines(k * (i64)sizeof(T)) : 0;
+  const Scratch scratch(own * call.threads);
+  if (!scratch.p) return NO_MEMORY;
+  fill_zero(gx, n * k, call.threads);
+  at_maxima(at, call.narrow_at, n, m, call.threads, [&](i64 s, i64 i, int rank) {
     if (i < 0) return;
-    const T* const p = x + i * k;
-    const double norm = __builtin_elementwise_sqrt(square_norm(p, k));
-    for (i64 q = 0; q < k; q++) gx[i * k + q] = (T)(norm == 0 ? 0.0 : (double)g[s] * ((double)p[q] / norm));
+    T one;
+    const T* const p = rows(i, (T*)(scratch.p + rank * own));
+    const double norm = __builtin_elementwise_sqrt(square_norm(p, k)), c = (double)*cotangents(s, &one);
+    for (i64 q = 0; q < k; q++) gx[i * k + q] = (T)(norm == 0 ? 0.0 : c * ((double)p[q] / norm));
   });
+  return -1;
 }
 template <class T>
-void norm_max_second(const T* v, const T* g, const T* x, const void* at, bool narrow, T* gg, T* gx, i64 n, i64 m,
-                            i64 k, int threads) {
-  fill_zero(gx, n * k, threads);
-  at_maxima(at, narrow, n, m, threads, [&](i64 s, i64 i) {
+i64 norm_max_second(const Call& call, const T* v, const T* g, const T* x, const void* at, T* gg, T* gx, i64 n, i64 m,
+                    i64 k) {
+  const Single<T> rows{x, k, call.strided}, moves{v, k, call.strided}, cotangents{g, 1, call.strided};
+  const i64 own = call.strided ? lines(k * (i64)sizeof(T)) : 0;
+  const Scratch scratch(2 * own * call.threads);
+  if (!scratch.p) return NO_MEMORY;
+  fill_zero(gx, n * k, call.threads);
+  at_maxima(at, call.narrow_at, n, m, call.threads, [&](i64 s, i64 i, int rank) {
     gg[s] = T(0);
     if (i < 0) return;
-    const T *const p = x + i * k, *const c = v + i * k;
+    T one;
+    const T *const p = rows(i, (T*)(scratch.p + 2 * rank * own));
+    const T *const c = moves(i, (T*)(scratch.p + (2 * rank + 1) * own));
     const double norm = __builtin_elementwise_sqrt(square_norm(p, k));
     if (norm == 0) return;
     const double inner = row_sum(k, [=](i64 q) { return (double)p[q] / norm * (double)c[q]; });   // <x / ||x||, v>
     gg[s] = (T)inner;
-    for (i64 q = 0; q < k; q++)
-      gx[i * k + q] = (T)((double)g[s] / norm * ((double)c[q] - (double)p[q] / norm * inner));
+    const double each = (double)*cotangents(s, &one) / norm;
+    for (i64 q = 0; q < k; q++) gx[i * k + q] = (T)(each * ((double)c[q] - (double)p[q] / norm * inner));
   });
+  return -1;
 }
 }}  // namespace seg

@@ -9,6 +9,7 @@
 #pragma once
 #include "builtin.h"
 #include "pages.h"
+#include "strided.h"
 
 namespace seg { namespace {
 
@@ -126,12 +127,12 @@ int World::dtype_of(const Array& s, int data) const {
 
 struct Tensor {
   void* object;                               // borrowed
-  Ref copy;                                   // a contiguous one, where it is not
+  Ref copy;                                   // a contiguous one, where that is needed
   i64 p;
   int dtype;
   bool whole;                                 // contiguous
   i64 dims;
-  i64 size[DIMS];
+  i64 size[DIMS], stride[DIMS];               // strides: where it is not
   i64 last;                                   // where the last element is, counted from the first; -1: there is none
 
   // False: no plain CPU tensor, or an error, if one is set.
@@ -173,6 +174,7 @@ struct Tensor {
     }
     whole |= step == 0;
     if (step == 0) last = -1;
+    for (i64 d = 0; d < dims && !whole; d++) stride[d] = x.stride[d];
     return true;
   }
   bool asked(const World& w) {
@@ -188,7 +190,8 @@ struct Tensor {
     last = 0;
     for (i64 d = 0; d < dims; d++) {
       if ((size[d] = python->as_int(python->item(shape.p, d))) < 0) return false;   // an error: no int
-      last += (size[d] - 1) * python->as_int(python->item(strides.p, d));
+      stride[d] = python->as_int(python->item(strides.p, d));
+      last += (size[d] - 1) * stride[d];
       none |= size[d] == 0;
     }
     if (none) last = -1;
@@ -196,6 +199,7 @@ struct Tensor {
     whole = all == 1;
     return all >= 0;
   }
+  Strided strided() const { return {(const void*)p, dims, size, whole ? nullptr : stride}; }
   bool settle(const World& w) {               // contiguous memory
     if (whole) return true;
     copy = method(object, w.contiguous);
@@ -321,7 +325,16 @@ void* plain_call(const Route& r, void* const* args, i64 count, bool& decided) {
   }
 
   i64 a[MOST], given = 0;
+  Strided strided[ARRAYS];
+  bool any = false;                           // data with strides
+  for (i64 k = 0; k < op.operands; k++) any |= op.in[k].kind == 0 && !t[k].whole;
+  if (any) mode |= STRIDED;
   for (i64 k = 0; k < tensors; k++) {
+    if (any && k < op.operands && op.in[k].kind == 0) {
+      strided[k] = t[k].strided();
+      a[given++] = (i64)(strided + k);
+      continue;
+    }
     if (!t[k].settle(w)) return nullptr;
     if (k < op.operands || op.takes_idx) a[given++] = t[k].p;
   }

@@ -9,10 +9,8 @@
 // been summed, while the data is still in the cache: that is how a fused operation makes a reduction and per-element
 // outputs in one pass, with the same code, hence the same bits, as when each is asked for alone.
 #pragma once
+#include "call.h"
 #include "rule.h"
-#include "runs.h"
-#include "scratch.h"
-#include "threads.h"
 
 namespace seg { namespace {
 
@@ -21,9 +19,10 @@ constexpr i64 PARTIALS = 1 << 19;             // bytes of scratch for supers of 
 
 // A per-element loop: what a thread does with the elements [b, e).
 struct Each {
-  void (*run)(const Each*, i64 b, i64 e);
+  void (*run)(const Each*, i64 b, i64 e, char* work);
   Index idx;
   i64 m;
+  Pieces pieces;                              // of copies, in `work`
 };
 
 struct Reduction {
@@ -39,6 +38,7 @@ struct Reduction {
   void (*zeros)(const Reduction*, i64 a, i64 b);
   i64 part_bytes;                             // of what `super` writes
   i64 work_bytes = 0;                         // of `work`, which each thread has for itself
+  i64 most_listed = CHUNK;                    // elements among which runs are listed
   const Each* hooks[2];
 };
 
@@ -52,9 +52,9 @@ void supers(const Reduction& r, i64 p, i64 n, i64 from, i64 stop, char* parts, c
   for (i64 k = first; k * size < limit; k++)
     r.super(&r, p * r.items + k * size, min(count - k * size, size), parts + k * r.part_bytes, work);
 }
-SEG_INLINE void run_hooks(const Reduction& r, i64 b, i64 e) {
+SEG_INLINE void run_hooks(const Reduction& r, i64 b, i64 e, char* work) {
   for (const Each* h : r.hooks)
-    if (h && b < e) h->run(h, b, e);
+    if (h && b < e) h->run(h, b, e, work);
 }
 // The first segment that comes after s.
 SEG_INLINE i64 after(i64 s, i64 m) { return s < 0 ? 0 : s < m ? s + 1 : m; }
@@ -81,7 +81,7 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
         while (share(n, threads, owner) > start) owner--;
         supers(r, start, p - start, b, e, shared + owner * slots, work);
       }
-      run_hooks(r, b, min(p, e));
+      run_hooks(r, b, min(p, e), work);
     }
   }
   const i64 mine = after(idx[e - 1], m), longest = max(1, (1 << 30) / r.items);
@@ -94,7 +94,7 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
       end = run_end(idx, p + LONG + 1, n, s);
     } else {
       i64 scanned;
-      k = find_runs(idx, p, min(p + min(CHUNK, longest), e), runs, scanned) - 1;   // the last one may go on
+      k = find_runs(idx, p, min(p + min(r.most_listed, longest), e), runs, scanned) - 1;   // the last one may go on
       end = k ? p + runs.start[k] : run_end(idx, scanned, n, s);
     }
     const i64 last = k ? (i64)((u64)runs.origin + (u64)(i64)runs.seg[k - 1]) : s, then = after(last, m);
@@ -116,7 +116,7 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
       supers(r, p, end - p, p, end, own, work);
       r.join(&r, own, (end - p) * r.items, s);
     }
-    run_hooks(r, p, min(end, e));
+    run_hooks(r, p, min(end, e), work);
     p = end;
   }
   if (e == n && next < m) r.zeros(&r, next, m);
@@ -124,7 +124,11 @@ void reduce_share(const Reduction& r, int rank, int threads, Crossing* crossing,
 
 i64 reduce(const Reduction& r, int threads) {
   if (r.n == 0 || r.items == 0) { if (r.m > 0) r.zeros(&r, 0, r.m); return -1; }
-  const i64 slots = lines(r.part_bytes * most_supers(r.n * r.items)), own = slots + lines(r.work_bytes);
+  const i64 slots = lines(r.part_bytes * most_supers(r.n * r.items));
+  i64 own = r.work_bytes;
+  for (const Each* h : r.hooks)
+    if (h) own = max(own, h->pieces.bytes);
+  own = slots + lines(own);
   threads = (int)max(1, min(min(threads, MAXTHREADS), min(r.n, PARTIALS / slots)));
   Crossing crossing[MAXTHREADS];
   const i64 crossings = threads > 1 ? slots * threads : 0;
@@ -139,11 +143,15 @@ i64 reduce(const Reduction& r, int threads) {
   return -1;
 }
 // The same sharing for a per-element loop over n elements.
-void each(const Each& loop, i64 n, int threads) {
+i64 each(const Each& loop, i64 n, int threads) {
   threads = (int)max(1, min(min(threads, MAXTHREADS), n));
+  const i64 own = lines(loop.pieces.bytes);
+  const Scratch scratch(own * threads);
+  if (!scratch.p) return NO_MEMORY;
   parallel(threads, [&](int rank) {
     const i64 b = share(n, threads, rank), e = share(n, threads, rank + 1);
-    if (b < e) loop.run(&loop, b, e);
+    if (b < e) loop.run(&loop, b, e, scratch.p + rank * own);
   });
+  return -1;
 }
 }}  // namespace seg

@@ -116,22 +116,21 @@ template <class V> SEG_INLINE V total(const Pair<V>* parts, i64 count) {
   return total(a.hi, a.lo);
 }
 
-// n items, at most one super, from flat position p; `flat` scalars may be read.
-template <int W, class Term> SEG_NOINLINE Pair<d4> super(const Term& t, i64 p, i64 n, i64 flat) {
+// n items from flat position p to the lanes of a super; `flat` scalars may be read. `begun`: whole blocks before these
+// are in hi and lo.
+template <int W, class Term>
+SEG_INLINE void add_blocks(const Term& t, i64 p, i64 n, i64 flat, bool begun, d8* hi, d8* lo) {
   typedef typename Term::scalar T;
-#ifdef SEG_BREAK_RULE                         // for a test: the first block ends where one of the data does
-  if (const i64 first = BLOCK - p / W % BLOCK; n > first && first < BLOCK) {
-    Pair<d4> a = super<W>(t, p, first, flat);
-    add(a, super<W>(t, p + first * W, n - first, flat));
-    return a;
-  }
-#endif
-  d8 hi[W], lo[W], v[W];
+  d8 v[W];
   const i64 head = n / BLOCK * BLOCK;
   const i32 left = (i32)(n - head);
-  for (int w = 0; w < W; w++) lo[w] = d8{};
-  if (head) full<W>(t, p, hi);
-  for (i64 k = BLOCK; k < head; k += BLOCK) {
+  i64 k = 0;
+  for (int w = 0; !begun && w < W; w++) lo[w] = d8{};
+  if (head && !begun) {
+    full<W>(t, p, hi);
+    k = BLOCK;
+  }
+  for (; k < head; k += BLOCK) {
     full<W>(t, p + k * W, v);
     for (int w = 0; w < W; w++) accumulate<T>(hi[w], lo[w], v[w]);
   }
@@ -145,8 +144,20 @@ template <int W, class Term> SEG_NOINLINE Pair<d4> super(const Term& t, i64 p, i
       full<W>(Sum<double>{buf}, 0, v);
     }
     for (int w = 0; w < W; w++)
-      if (head) accumulate<T>(hi[w], lo[w], v[w]); else hi[w] = v[w];
+      if (begun || head) accumulate<T>(hi[w], lo[w], v[w]); else hi[w] = v[w];
   }
+}
+// n items, at most one super, from flat position p; `flat` scalars may be read.
+template <int W, class Term> SEG_NOINLINE Pair<d4> super(const Term& t, i64 p, i64 n, i64 flat) {
+#ifdef SEG_BREAK_RULE                         // for a test: the first block ends where one of the data does
+  if (const i64 first = BLOCK - p / W % BLOCK; n > first && first < BLOCK) {
+    Pair<d4> a = super<W>(t, p, first, flat);
+    add(a, super<W>(t, p + first * W, n - first, flat));
+    return a;
+  }
+#endif
+  d8 hi[W], lo[W];
+  add_blocks<W>(t, p, n, flat, false, hi, lo);
   return {lanes<W>(hi), lanes<W>(lo)};
 }
 // A whole segment.

@@ -24,9 +24,9 @@ i64 count(const void* idx, i32* counts, i64 n, i64 m, i64 mode) {
 }
 // x (n, k) to segments, whatever the output makes of the sums.
 template <class T> i64 pool_rows(const Call& call, const T* x, const Out<T>& out, i64 n, i64 k) {
-  if (k == 1) return reduce(Flat<1, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
-  if (k == 3) return reduce(Flat<3, Sum<T>, T>(call.idx, n, 1, {x}, out), call.threads);
-  return reduce(Columns<ColumnSum<T>, T>(call.idx, n, {x, n, k}, out), call.threads);
+  if (k == 1) return reduce(Flat<1, Sum<T>, T>(call, n, 1, {x}, out), call.threads);
+  if (k == 3) return reduce(Flat<3, Sum<T>, T>(call, n, 1, {x}, out), call.threads);
+  return reduce(Columns<ColumnSum<T>, T>(call, n, {x, n, k}, out), call.threads);
 }
 template <class T> i64 sum(const T* x, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
@@ -47,35 +47,36 @@ i64 mean(const T* x, const void* idx, T* out, T* raw, i32* counts, i64 n, i64 m,
 template <class T> i64 broadcast(const T* y, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  each(Broadcast<T>(y, call.idx, out, m, k), n, call.threads);
-  return -1;
+  return each(Broadcast<T>(call, y, out, m, k), n, call.threads);
 }
 template <class T>
 i64 spread(const T* y, const void* idx, T* out, T* scratch, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
+  if (call.strided) {
+    Rows<T>(y).copy(0, m, 0, k, scratch);
+    y = scratch;
+  }
   if (reduce(Lengths(call.idx, n, m, Shares<T>{y, scratch, k}), call.threads) != -1) return NO_MEMORY;
-  each(Broadcast<T>(scratch, call.idx, out, m, k), n, call.threads);
-  return -1;
+  return each(Broadcast<T>(call.plain(), scratch, out, m, k), n, call.threads);
 }
 template <class T> i64 mul(const T* x, const T* s, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  each(Elementwise<Scale<T>>(call.idx, m, k, {{x}, s, out}), n, call.threads);
-  return -1;
+  return each(Elementwise<Scale<T>>(call, m, k, {{x}, s, out}), n, call.threads);
 }
 template <class T> i64 dot(const T* x, const T* y, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  return reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, y}, sums(out, m, 1)), call.threads);
+  return reduce(Flat<1, Products<T, 1>, T>(call, n, k, {x, y}, sums(out, m, 1)), call.threads);
 }
 template <class T>
 i64 mul_backward(const T* g, const T* x, const T* s, const void* idx, T* gx, T* gs, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  const Elementwise<Scale<T>> scale(call.idx, m, k, {{g}, s, gx});
-  if (!gs) { if (gx) each(scale, n, call.threads); return -1; }
-  Flat<1, Products<T, 1>, T> r(call.idx, n, k, {g, x}, sums(gs, m, 1));
+  const Elementwise<Scale<T>> scale(call, m, k, {{g}, s, gx});
+  if (!gs) return gx ? each(scale, n, call.threads) : -1;
+  Flat<1, Products<T, 1>, T> r(call, n, k, {g, x}, sums(gs, m, 1));
   if (gx) r.hooks[0] = &scale;
   return reduce(r, call.threads);
 }
@@ -90,14 +91,13 @@ i64 rms_norm(const T* x, const void* idx, T* out, kept<T>* inv, T* raw, i32* cou
   to.counts = counts;
   if (k == 0) zeros(to, 0, m);
   if (k == 0 && counts) return count(idx, counts, n, m, mode);
-  return reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {x, x}, to), call.threads);
+  return reduce(Flat<1, Products<T, 1>, T>(call, n, k, {x, x}, to), call.threads);
 }
 template <class T>
 i64 rms_norm_backward(const T* g, const T* x, const kept<T>* inv, const void* idx, T* gx, i64 n, i64 m, i64 k,
                       i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  each(Elementwise<ScaleTwice<T>>(call.idx, m, k, {{x}, g, inv, gx}), n, call.threads);
-  return -1;
+  return each(Elementwise<ScaleTwice<T>>(call, m, k, {{x}, g, inv, gx}), n, call.threads);
 }
 }}  // namespace seg

@@ -18,8 +18,9 @@ template <class R> i64 fused(R* r, const Each* first, const Each* second, i64 n,
     r->hooks[1] = second;
     return reduce(static_cast<R&&>(*r), threads);
   }
-  if (first) each(*first, n, threads);
-  if (second) each(*second, n, threads);
+  const Each* const loops[] = {first, second};
+  for (const Each* loop : loops)
+    if (loop && each(*loop, n, threads) != -1) return NO_MEMORY;
   return -1;
 }
 
@@ -27,14 +28,13 @@ template <class T>
 i64 dot_add(const T* x, const T* y, const T* u, const T* w, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  return reduce(Flat<1, Products<T, 2>, T>(call.idx, n, k, {{x, y}, {u, w}}, sums(out, m, 1)), call.threads);
+  return reduce(Flat<1, Products<T, 2>, T>(call, n, k, {{x, y}, {u, w}}, sums(out, m, 1)), call.threads);
 }
 template <class T>
 i64 mul_add(const T* x, const T* s, const T* y, const T* t, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  each(Elementwise<ScaleAdd<T>>(call.idx, m, k, {{x, y}, s, t, out}), n, call.threads);
-  return -1;
+  return each(Elementwise<ScaleAdd<T>>(call, m, k, {{x, y}, s, t, out}), n, call.threads);
 }
 template <class T>
 i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const kept<T>* inv, const void* idx, T* gg, T* gx,
@@ -44,8 +44,9 @@ i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const kept<T>* 
   Out<T> to = sums<T>(nullptr, m, 1);
   to.wide = inner;
   to.counts = counts;
-  if (reduce(Flat<1, Products<T, 1>, T>(call.idx, n, k, {v, x}, to), call.threads) != -1) return NO_MEMORY;
-  each(Elementwise<NormSecond<T>>(call.idx, m, k, {{v, x}, g, inv, inner, counts, gx}), n, call.threads);
+  if (reduce(Flat<1, Products<T, 1>, T>(call, n, k, {v, x}, to), call.threads) != -1) return NO_MEMORY;
+  const Elementwise<NormSecond<T>> second(call, m, k, {{v, x}, g, inv, inner, counts, gx});
+  if (each(second, n, call.threads) != -1) return NO_MEMORY;
   for (i64 s = 0; s < m; s++)                 // of data that is all zero, the gradient is 0 by definition: 0 * inf is 0
     gg[s] = inv[s] == 0 && inner[s] != inner[s] ? T(0) : (T)(inner[s] * decoded((double)inv[s]));
   return -1;
@@ -54,75 +55,61 @@ template <class T>
 i64 max_norm(const T* x, const void* idx, T* out, void* at, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  return reduce(NormMax<T>(call.idx, x, out, at, n, m, k, call.narrow_at), call.threads);
+  return reduce(NormMax<T>(call, x, out, at, n, m, k), call.threads);
 }
 template <class T>
 i64 max_norm_backward(const T* g, const T* x, const void* at, T* gx, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(nullptr, n, m, mode & ~2);
-  norm_max_first(g, x, at, call.narrow_at, gx, n, m, k, call.threads);
-  return -1;
+  return norm_max_first(call, g, x, at, gx, n, m, k);
 }
 template <class T>
 i64 max_norm_double_backward(const T* v, const T* g, const T* x, const void* at, T* gg, T* gx, i64 n, i64 m, i64 k,
                                     i64 mode) {
   const Call call(nullptr, n, m, mode & ~2);
-  norm_max_second(v, g, x, at, call.narrow_at, gg, gx, n, m, k, call.threads);
-  return -1;
+  return norm_max_second(call, v, g, x, at, gg, gx, n, m, k);
 }
 
 template <class T, bool TRANSPOSED>
 Matvec<T, TRANSPOSED, 1> product(const Call& call, const T* v, const T* mat, T* out, i64 m, i64 k, i64 j) {
-  Matvec<T, TRANSPOSED, 1> r(call.idx, out, m, k, j);
-  r.v[0] = v;
-  r.mat[0] = mat;
-  return r;
+  return {call, out, m, k, j, v, mat};
 }
 template <class T>
 Matvec<T, false, 2> product_add(const Call& call, const T* v, const T* a, const T* w, const T* b, T* out, i64 m,
                                        i64 k, i64 j) {
-  Matvec<T, false, 2> r(call.idx, out, m, k, j);
-  r.v[0] = v;
-  r.mat[0] = a;
-  r.v[1] = w;
-  r.mat[1] = b;
-  return r;
+  return {call, out, m, k, j, v, a, w, b};
 }
 template <class T>
 i64 matvec(const T* v, const T* mat, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  each(product<T, false>(call, v, mat, out, m, k, j), n, call.threads);
-  return -1;
+  return each(product<T, false>(call, v, mat, out, m, k, j), n, call.threads);
 }
 template <class T>
 i64 matvec_t(const T* g, const T* mat, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  each(product<T, true>(call, g, mat, out, m, k, j), n, call.threads);
-  return -1;
+  return each(product<T, true>(call, g, mat, out, m, k, j), n, call.threads);
 }
 template <class T>
 i64 matvec_add(const T* v, const T* a, const T* w, const T* b, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j,
                       i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  each(product_add(call, v, a, w, b, out, m, k, j), n, call.threads);
-  return -1;
+  return each(product_add(call, v, a, w, b, out, m, k, j), n, call.threads);
 }
 template <class T>
 i64 outer(const T* u, const T* w, const void* idx, T* out, i64 n, i64 m, i64 k, i64 j, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  return reduce(Columns<Outer<T>, T>(call.idx, n, {u, w, n, k, j}, sums(out, m, k * j)), call.threads);
+  return reduce(Columns<Outer<T>, T>(call, n, {u, w, n, k, j}, sums(out, m, k * j)), call.threads);
 }
 
 template <class T>
 i64 dot_backward(const T* g, const T* x, const T* y, const void* idx, T* gx, T* gy, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  if (gx) each(Elementwise<Scale<T>>(call.idx, m, k, {{y}, g, gx}), n, call.threads);
-  if (gy) each(Elementwise<Scale<T>>(call.idx, m, k, {{x}, g, gy}), n, call.threads);
-  return -1;
+  const Elementwise<Scale<T>> first(call, m, k, {{y}, g, gx}), second(call, m, k, {{x}, g, gy});
+  return fused((Reduction*)nullptr, gx ? &first : nullptr, gy ? &second : nullptr, n, call.threads);
 }
 template <class T>
 i64 matvec_backward(const T* g, const T* v, const T* mat, const void* idx, T* gv, T* gm, i64 n, i64 m, i64 k, i64 j,
@@ -130,7 +117,7 @@ i64 matvec_backward(const T* g, const T* v, const T* mat, const void* idx, T* gv
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
   const auto first = product<T, true>(call, g, mat, gv, m, k, j);
-  Columns<Outer<T>, T> r(call.idx, n, {v, g, n, k, j}, sums(gm, m, k * j));
+  Columns<Outer<T>, T> r(call, n, {v, g, n, k, j}, sums(gm, m, k * j));
   return fused(gm && k * j ? &r : nullptr, gv ? &first : nullptr, nullptr, n, call.threads);
 }
 template <class T>
@@ -138,9 +125,9 @@ i64 mul_double_backward(const T* a, const T* b, const T* g, const T* x, const T*
                                T* gs, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  const Elementwise<ScaleAdd<T>> first(call.idx, m, k, {{a, x}, s, b, gg});
-  const Elementwise<Scale<T>> second(call.idx, m, k, {{g}, b, gx});
-  Flat<1, Products<T, 1>, T> r(call.idx, n, k, {g, a}, sums(gs, m, 1));
+  const Elementwise<ScaleAdd<T>> first(call, m, k, {{a, x}, s, b, gg});
+  const Elementwise<Scale<T>> second(call, m, k, {{g}, b, gx});
+  Flat<1, Products<T, 1>, T> r(call, n, k, {g, a}, sums(gs, m, 1));
   return fused(gs ? &r : nullptr, gg ? &first : nullptr, gx ? &second : nullptr, n, call.threads);
 }
 template <class T>
@@ -148,8 +135,8 @@ i64 dot_double_backward(const T* a, const T* b, const T* g, const T* x, const T*
                                T* gy, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  const Elementwise<Scale<T>> first(call.idx, m, k, {{b}, g, gx}), second(call.idx, m, k, {{a}, g, gy});
-  Flat<1, Products<T, 2>, T> r(call.idx, n, k, {{a, y}, {x, b}}, sums(gg, m, 1));
+  const Elementwise<Scale<T>> first(call, m, k, {{b}, g, gx}), second(call, m, k, {{a}, g, gy});
+  Flat<1, Products<T, 2>, T> r(call, n, k, {{a, y}, {x, b}}, sums(gg, m, 1));
   return fused(gg ? &r : nullptr, gx ? &first : nullptr, gy ? &second : nullptr, n, call.threads);
 }
 template <class T>
@@ -159,7 +146,7 @@ i64 matvec_double_backward(const T* a, const T* b, const T* g, const T* v, const
   if (call.offence >= 0) return call.offence;
   const auto first = product_add(call, a, mat, v, b, gg, m, k, j);
   const auto second = product<T, true>(call, g, b, gv, m, k, j);
-  Columns<Outer<T>, T> r(call.idx, n, {a, g, n, k, j}, sums(gm, m, k * j));
+  Columns<Outer<T>, T> r(call, n, {a, g, n, k, j}, sums(gm, m, k * j));
   return fused(gm && k * j ? &r : nullptr, gg ? &first : nullptr, gv ? &second : nullptr, n, call.threads);
 }
 }}  // namespace seg

@@ -154,8 +154,8 @@ template <int W, class Term, class T> struct Flat : Reduction {
   Out<T> out;
   static const Flat& of(const Reduction* r) { return *(const Flat*)r; }
 
-  Flat(Index idx, i64 n, i64 k, Term term, const Out<T>& to) {
-    this->idx = idx;
+  Flat(const Call& call, i64 n, i64 k, Term term, const Out<T>& to) {
+    idx = call.idx;
     this->n = n;
     m = to.m;
     items = k;
@@ -175,6 +175,29 @@ template <int W, class Term, class T> struct Flat : Reduction {
       put<W>(of(r).out, s, total((const Pair<d4>*)parts, super_count(n)), n);
     };
     zeros = [](const Reduction* r, i64 a, i64 b) { seg::zeros(of(r).out, a, b); };
+    if (call.strided) by_copies();
+  }
+  static Term copied(Term t, i64 first, i64 count, char* work) {
+    Copies copies = {work};
+    t.operands([&](auto& x) { copies.flat(x, first, count); });
+    return t;
+  }
+  void by_copies() {
+    most_listed = min(CHUNK, max(1, PIECE / max(1, items * W)));
+    work_bytes = Term::OPERANDS * lines(PIECE * (i64)sizeof(typename Term::scalar));
+    list = [](const Reduction* r, Runs& runs, int k, i64 mine, char* work) {
+      const i64 count = ((i64)runs.start[k - 1] + runs.size[k - 1]) * W;
+      short_runs<W>(copied(of(r).t, runs.base * r->items * W, count, work), runs, k, of(r).out, mine, count);
+    };
+    Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
+      constexpr i64 ITEMS = PIECE / W / BLOCK * BLOCK;
+      d8 hi[W], lo[W];
+      for (i64 i = 0; i < count; i += ITEMS) {
+        const i64 n = min(ITEMS, count - i);
+        add_blocks<W>(copied(of(r).t, (first + i) * W, n * W, work), 0, n, n * W, i > 0, hi, lo);
+      }
+      *(Pair<d4>*)part = {lanes<W>(hi), lanes<W>(lo)};
+    };
   }
 };
 }}  // namespace seg
