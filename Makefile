@@ -2,7 +2,7 @@
 # make demo-jax   the same in JAX
 # make test       the tests: every property, a part of the combinations
 # make test-rest  all that `make test` leaves out
-# make wheel      a wheel, in dist/
+# make wheel      the wheels, in dist/
 # make lint       linter and type checker
 # make test-torch VERSION=2.8.0   the PyTorch tests with another release of PyTorch (2.8.0, 2.14.1), in .venv-torch-VERSION
 # Each sets up its virtual environment first.
@@ -50,7 +50,7 @@ lint: .venv/ready
 
 wheel:
 	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/pip wheel --no-deps --wheel-dir dist .
+	.venv-wheel/bin/pip wheel --no-deps --wheel-dir dist . ./interface
 	rm -rf .venv-wheel
 
 clean:

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 import warp as wp
 
-from nvalchemiops.segment_ops import segmented_broadcast, segmented_dot, segmented_mean
-from nvalchemiops.segment_ops_backward import segmented_dot_backward
-from nvalchemiops.torch.segment_ops import segmented_mul, segmented_rms_norm
+from segmentops.torch.segment_ops import segmented_mul, segmented_rms_norm
+from segmentops.warp import segmented_broadcast, segmented_dot, segmented_mean
+from segmentops.warp_backward import segmented_dot_backward
 
 wp.config.log_level = 30  # Warp prints its banner to stdout
 DEVICE = "cuda:0" if wp.is_cuda_available() and torch.cuda.is_available() else "cpu"

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import Aggregation, MessagePassing, SchNet
 
-from nvalchemiops.torch.segment_ops import segmented_sum
+from segmentops.torch.segment_ops import segmented_sum
 
 CUTOFF = 4.0
 

@@ -37,8 +37,8 @@ from rich.progress import track
 from rich.table import Table
 from tblite.interface import Calculator
 
-import nvalchemiops
-from nvalchemiops.torch.segment_ops import (
+import segmentops
+from segmentops.torch.segment_ops import (
     segmented_dot,
     segmented_matvec,
     segmented_max_norm,
@@ -576,7 +576,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 110)
     started = time.perf_counter()
     console.print("Loading the native engine; the first run compiles it.")
-    nvalchemiops.warmup()
+    segmentops.warmup()
     data = collect(console)
     atoms, pairs = len(data.batch.idx), len(data.batch.pairs.atom)
     console.print(f"{len(data.names)} molecules, {atoms} atoms, {pairs} ordered pairs, {DEVICE.type}\n")

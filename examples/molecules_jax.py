@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from nvalchemiops.jax import ffi_targets
-from nvalchemiops.jax.segment_ops import (
+from segmentops.jax import ffi_targets
+from segmentops.jax.segment_ops import (
     segmented_dot,
     segmented_matvec,
     segmented_max_norm,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from nvalchemiops.torch.segment_ops import (
+from segmentops.torch.segment_ops import (
     segmented_dot,
     segmented_matvec,
     segmented_max_norm,

@@ -24,11 +24,11 @@ import warp as wp
 
 wp.config.log_level = 30
 
-from nvalchemiops.algebra import OPERATIONS  # noqa: E402
-from nvalchemiops.kernels import launch  # noqa: E402
-from nvalchemiops.kernels._registry import FAMILIES, INDICES, SCALARS, THREADS  # noqa: E402
-from nvalchemiops.torch import _cuda, _kernels, set_index_check  # noqa: E402
-from nvalchemiops.torch import segment_ops as ops  # noqa: E402
+from segmentops.algebra import OPERATIONS  # noqa: E402
+from segmentops.kernels import launch  # noqa: E402
+from segmentops.kernels._registry import FAMILIES, INDICES, SCALARS, THREADS  # noqa: E402
+from segmentops.torch import _cuda, _kernels, set_index_check  # noqa: E402
+from segmentops.torch import segment_ops as ops  # noqa: E402
 
 FILE = pathlib.Path(__file__).with_name("engine_bits.json")
 

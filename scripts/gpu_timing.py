@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from nvalchemiops.torch import segment_ops as ops
+from segmentops.torch import segment_ops as ops
 
 # (elements, segments); the first is that of published figures
 SIZES = [(10_000, 1_000), (1_000, 100), (1_000_000, 10_000), (1_000_000, 100), (1_000_000, 500_000), (100_000, 1_000)]

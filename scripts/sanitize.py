@@ -19,12 +19,12 @@ from types import SimpleNamespace
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
-from nvalchemiops.native import _engine, _threads  # noqa: E402
-from nvalchemiops.native._signatures import exports  # noqa: E402
+from segmentops.native import _engine, _threads  # noqa: E402
+from segmentops.native._signatures import exports  # noqa: E402
 
 
 def sources(folder: pathlib.Path) -> None:
-    from nvalchemiops.native._build import _preamble
+    from segmentops.native._build import _preamble
 
     for table in (*_engine.TABLES, *_engine.HALF_TABLES, _engine.PLAIN):
         text = _preamble(table, {}) + 'extern "C" const void* const* table_address() { return seg_table; }\n'
@@ -43,7 +43,7 @@ def use(folder: pathlib.Path) -> None:
     pool = ctypes.CDLL(str(folder / "pool.so"))
     functions = pool.pool_parallel, pool.pool_rank, pool.pool_size
     parallel, rank, size = (ctypes.cast(function, ctypes.c_void_p).value or 0 for function in functions)
-    sys.modules["nvalchemiops.native._build"] = SimpleNamespace(build=build)
+    sys.modules["segmentops.native._build"] = SimpleNamespace(build=build)
     _threads.pool_addresses = lambda: (parallel, rank, size)
 
 

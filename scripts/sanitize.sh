@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 CLANG=${CLANG:-clang-19}
 PYTHON=${PYTHON:-$(command -v python || command -v python3)}
 MARCH=${MARCH:-native}
-INCLUDE=${INCLUDE:-src/nvalchemiops/native/include}
+INCLUDE=${INCLUDE:-src/segmentops/native/include}
 OUT=${OUT:-out/sanitize}
 command -v "$CLANG" > /dev/null || { echo "sanitize: skipped: there is no $CLANG"; exit 0; }
 
@@ -32,7 +32,7 @@ export TSAN_OPTIONS=halt_on_error=1:exitcode=66
 
 failed=0
 for kind in ${KINDS:-address thread}; do
-  state=$(cat "$INCLUDE"/segment/*.h scripts/sanitize* src/nvalchemiops/native/*.py | sha256sum | cut -c1-12)
+  state=$(cat "$INCLUDE"/segment/*.h scripts/sanitize* src/segmentops/native/*.py | sha256sum | cut -c1-12)
   folder=$OUT/$kind-$MARCH-$state
   if [ ! -e "$folder/done" ]; then
     mkdir -p "$folder"

@@ -18,14 +18,14 @@ wp.config.log_level = 30  # Warp's banner and module loads go to stdout
 
 # Deterministic: a failure is a fact about the code, not about the day. No deadline: a first call compiles.
 settings.register_profile(
-    "nvalchemiops",
+    "segmentops",
     derandomize=True,
     deadline=None,
     database=None,
     print_blob=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
 )
-settings.load_profile("nvalchemiops")
+settings.load_profile("segmentops")
 
 
 def pytest_addoption(parser):
@@ -34,9 +34,9 @@ def pytest_addoption(parser):
 
 def compile_once():
     """The native code, for Warp's cache, before several processes each do that for themselves."""
-    programs = ["import nvalchemiops; nvalchemiops.warmup(half=True)"]
+    programs = ["import segmentops; segmentops.warmup(half=True)"]
     if importlib.util.find_spec("jax"):
-        programs.append("import nvalchemiops.jax; nvalchemiops.jax.ffi_targets()")
+        programs.append("import segmentops.jax; segmentops.jax.ffi_targets()")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     running = [subprocess.Popen([sys.executable, "-c", program], env=environment) for program in programs]
     for process in running:

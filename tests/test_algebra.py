@@ -4,8 +4,8 @@
 import numpy as np
 import pytest
 
-from nvalchemiops import algebra
-from nvalchemiops.algebra import OPERATIONS, PROGRAMS
+from segmentops import algebra
+from segmentops.algebra import OPERATIONS, PROGRAMS
 
 N, M, K, J = 7, 4, 3, 2
 IDX = np.array([0, 0, 0, 1, 1, 3, 3])

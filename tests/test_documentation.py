@@ -9,14 +9,14 @@ import pytest
 import warp as wp
 
 MODULES = [
-    "nvalchemiops.algebra",
-    "nvalchemiops.segment_ops",
-    "nvalchemiops.segment_ops_backward",
-    "nvalchemiops.torch._chain",
-    "nvalchemiops.torch._index",
-    "nvalchemiops.torch.segment_ops",
+    "segmentops.algebra",
+    "segmentops.warp",
+    "segmentops.warp_backward",
+    "segmentops.torch._chain",
+    "segmentops.torch._index",
+    "segmentops.torch.segment_ops",
 ]
-PUBLIC = ["nvalchemiops.torch", "nvalchemiops.torch.segment_ops", "nvalchemiops.segment_ops"]
+PUBLIC = ["segmentops.torch", "segmentops.torch.segment_ops", "segmentops.warp"]
 
 
 @pytest.mark.parametrize("name", MODULES)

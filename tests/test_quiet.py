@@ -10,32 +10,32 @@ import pytest
 from native.process import start
 
 SAY_AT_ONCE = """
-    from nvalchemiops import _building
+    from segmentops import _building
     _building.notice.__wrapped__.__defaults__ = ("about 10 s", 0.0)
 """
 FEW = """
-    from nvalchemiops.native import _signatures
+    from segmentops.native import _signatures
     _signatures.TYPED["core"] = {name: _signatures.TYPED["core"][name] for name in ("sum", "broadcast")}
 """
 TORCH = """
     import torch
-    from nvalchemiops.torch.segment_ops import segmented_sum
+    from segmentops.torch.segment_ops import segmented_sum
     x, idx = torch.ones(5, requires_grad=True), torch.tensor([0, 0, 1, 1, 1])
 """
 JAX = """
     import jax, jax.numpy as jnp
-    from nvalchemiops.jax.segment_ops import segmented_sum
+    from segmentops.jax.segment_ops import segmented_sum
     x, idx = jnp.ones(5), jnp.array([0, 0, 1, 1, 1])
 """
 NO_ENGINE = """
     import pathlib
-    from nvalchemiops.native import _build
+    from segmentops.native import _build
     _build.INCLUDE = pathlib.Path({include!r})
 """
 # On the CPU, as the tests of these routes run them.
 CUDA_OF_JAX = """
     import warp as wp
-    from nvalchemiops.jax import _cuda
+    from segmentops.jax import _cuda
     devices = _cuda.devices
     _cuda.devices = lambda: (devices(), (wp.get_device("cpu"),))[1]
     run = jax.jit(lambda x, idx: _cuda.call("sum", [x], idx, 2)[0])
@@ -44,7 +44,7 @@ PROGRAMS = {
     "torch engine": TORCH + FEW + "    out = segmented_sum(x, idx, 2)\n    out.sum().backward()\n",
     "torch without an engine": TORCH + NO_ENGINE + "    out = segmented_sum(x, idx, 2)\n    out.sum().backward()\n",
     "torch kernels": TORCH
-    + "    from nvalchemiops.torch import _cuda\n    out = _cuda.kernel('sum')(x.detach(), idx, 2)\n",
+    + "    from segmentops.torch import _cuda\n    out = _cuda.kernel('sum')(x.detach(), idx, 2)\n",
     "jax engine": JAX + FEW + "    out = segmented_sum(x, idx, 2)\n",
     "jax without an engine": JAX + NO_ENGINE + "    out = segmented_sum(x, idx, 2)\n",
     "jax kernels": JAX + CUDA_OF_JAX + "    out = run(x, idx)\n",
@@ -67,7 +67,7 @@ def run(program, cache, **environment):
 @pytest.fixture
 def broken(tmp_path):
     """Headers that do not compile."""
-    from nvalchemiops.native._build import INCLUDE
+    from segmentops.native._build import INCLUDE
 
     folder = tmp_path / "include"
     shutil.copytree(INCLUDE, folder)
@@ -83,8 +83,8 @@ def test_programs_of_other_frameworks_see_nothing_of_warp(name, tmp_path, broken
     out, err = run(SAY_AT_ONCE + program + CHECK, tmp_path / "cache", JAX_PLATFORMS="cpu")
     assert out == []
     assert not any("Warp CUDA" in line or line.startswith(("Warp 1", "Module ")) for line in err), err
-    said = [line for line in err if "compiling" in line and line.startswith("nvalchemiops: ")]
-    what = "nvalchemiops: compiling the CPU code for segment operations, "
+    said = [line for line in err if "compiling" in line and line.startswith("segmentops: ")]
+    what = "segmentops: compiling the CPU code for segment operations, "
     assert len(said) == 1 and said[0].startswith(what), err
     if "without" not in name:
         assert err == said
@@ -94,7 +94,7 @@ def test_programs_of_other_frameworks_see_nothing_of_warp(name, tmp_path, broken
 def test_what_others_write_to_stderr_while_warp_starts_is_kept(capfd):
     import os
 
-    from nvalchemiops import _building
+    from segmentops import _building
 
     with _building._without_driver_warning():
         os.write(2, b"first\nWarp CUDA warning: Could not find or load the NVIDIA CUDA driver.\nlast")
@@ -103,11 +103,11 @@ def test_what_others_write_to_stderr_while_warp_starts_is_kept(capfd):
 
 
 WARP = """
-    import nvalchemiops.{module}
+    import segmentops.{module}
     import numpy as np
     import warp as wp
     wp.from_torch(__import__("torch").ones(3))      # needs Warp initialised
-    from nvalchemiops.segment_ops import segmented_mul
+    from segmentops.warp import segmented_mul
     x, s = wp.ones(8, dtype=wp.float32, device="cpu"), wp.ones(1, dtype=wp.float32, device="cpu")
     segmented_mul(x[::2], s, wp.zeros(4, dtype=wp.int32, device="cpu"), x[1::2])
 """
@@ -119,6 +119,6 @@ def test_importing_the_launchers_initialises_warp_as_the_user_has_set_it(module,
     pytest.importorskip("torch")
     out, _ = run(WARP.format(module=module), tmp_path)
     assert out[0].startswith("Warp ") and "initialized" in out[0]
-    assert any(line.startswith("Module nvalchemiops.kernels.element") for line in out)
+    assert any(line.startswith("Module segmentops.kernels.element") for line in out)
     quiet = "    import warp\n    warp.config.log_level = warp.LOG_WARNING\n"
     assert run(quiet + WARP.format(module=module), tmp_path)[0] == []

@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 import torch
 
-from nvalchemiops import native
-from nvalchemiops.torch import _kernels
-from nvalchemiops.torch.segment_ops import segmented_mul, segmented_sum
+from segmentops import native
+from segmentops.torch import _kernels
+from segmentops.torch.segment_ops import segmented_mul, segmented_sum
 
 PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md"
 REGION = re.compile(r"(<!-- cheap calls -->\n).*?(<!-- end -->)", re.DOTALL)

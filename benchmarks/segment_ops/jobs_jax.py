@@ -20,7 +20,7 @@ from cells import Cell, Job, Jobs  # noqa: E402
 from jax import Array  # noqa: E402
 from rivals_jax import RIVALS  # noqa: E402
 
-from nvalchemiops.jax import segment_ops as ours  # noqa: E402
+from segmentops.jax import segment_ops as ours  # noqa: E402
 
 
 def chain(mul: Callable[..., Array]) -> Callable[..., Array]:

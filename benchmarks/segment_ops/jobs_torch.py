@@ -13,7 +13,7 @@ from cells import Cell, Job, Jobs
 from timing import clock  # noqa: F401  part of what a framework's module offers
 from torch import Tensor
 
-from nvalchemiops.torch import segment_ops as ours
+from segmentops.torch import segment_ops as ours
 
 OPERATIONS = tuple(rivals_torch.ANY_ORDER)
 

@@ -17,8 +17,9 @@ import warp as wp
 from cells import ORDERS, Cell, Data, Job, Jobs
 from timing import clock  # noqa: F401  part of what a framework's module offers
 
-from nvalchemiops import segment_ops, segment_ops_backward
-from nvalchemiops.kernels.signatures import SIGNATURES
+from segmentops import warp as segment_ops
+from segmentops import warp_backward as segment_ops_backward
+from segmentops.kernels.signatures import SIGNATURES
 
 OPERATIONS = tuple(rivals_warp.STEPS)
 

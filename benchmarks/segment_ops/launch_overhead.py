@@ -14,9 +14,9 @@ import warp as wp
 
 wp.config.log_level = 30
 
-from nvalchemiops.kernels import _packed, launch  # noqa: E402
-from nvalchemiops.kernels.element import element  # noqa: E402
-from nvalchemiops.torch import _cuda  # noqa: E402
+from segmentops.kernels import _packed, launch  # noqa: E402
+from segmentops.kernels.element import element  # noqa: E402
+from segmentops.torch import _cuda  # noqa: E402
 
 N, M = 12, 3
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from oracles import OPS, Op, Width
 
-from nvalchemiops.jax import segment_ops
+from segmentops.jax import segment_ops
 
 # Empty first, middle and last segments, runs across block sizes, one segment, none.
 LENGTHS = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from oracles import OPS
 
-from nvalchemiops.jax import segment_ops
-from nvalchemiops.jax.segment_ops import segmented_mul, segmented_sum
+from segmentops.jax import segment_ops
+from segmentops.jax.segment_ops import segmented_mul, segmented_sum
 
 X = jnp.ones(4)
 IDX = jnp.array([0, 0, 1, 2], jnp.int32)

@@ -8,8 +8,8 @@ import pytest
 from jax_battery import LENGTHS, argnums, cases, index, same_bits
 
 torch = pytest.importorskip("torch")
-from nvalchemiops.jax.segment_ops import segmented_rms_norm  # noqa: E402
-from nvalchemiops.torch import segment_ops as torch_ops  # noqa: E402
+from segmentops.jax.segment_ops import segmented_rms_norm  # noqa: E402
+from segmentops.torch import segment_ops as torch_ops  # noqa: E402
 
 
 def to_torch(array, grad=False):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax_battery import argnums, cases, index, loss, same_bits
 
-from nvalchemiops.jax.segment_ops import segmented_mul, segmented_sum
+from segmentops.jax.segment_ops import segmented_mul, segmented_sum
 
 M = 3
 IDX = index((2, 0, 3), padding=2)  # the last two are padding

@@ -18,11 +18,11 @@ import warp as wp
 from jax import export
 from jax_battery import index, same_bits
 
-import nvalchemiops
-from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.jax import _cuda, _lowering, _primitives
-from nvalchemiops.jax.segment_ops import segmented_rms_norm, segmented_sum
-from nvalchemiops.kernels import launch
+import segmentops
+from segmentops.algebra import OPERATIONS
+from segmentops.jax import _cuda, _lowering, _primitives
+from segmentops.jax.segment_ops import segmented_rms_norm, segmented_sum
+from segmentops.kernels import launch
 
 every_operation = pytest.mark.parametrize("name", OPERATIONS)
 
@@ -148,11 +148,11 @@ import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
 import warp as wp
 wp.config.log_level = 30
-from nvalchemiops.jax import _cuda, _lowering
+from segmentops.jax import _cuda, _lowering
 if sys.argv[2] == "kernels":
     _cuda.devices = lambda: (wp.get_device("cpu"),)
     _lowering.on_cpu = _lowering.on_cuda
-from nvalchemiops.jax import segment_ops as so
+from segmentops.jax import segment_ops as so
 x, y, idx = jnp.linspace(-1, 2, 18).reshape(6, 3), jnp.arange(1., 5), jnp.array([0, 0, 1, 3, 3, 4], jnp.int32)
 a = jnp.arange(24.).reshape(4, 3, 2)
 ops = [lambda x, i: so.segmented_sum(x, i, 4), lambda x, i: so.segmented_mean(x, i, 4),
@@ -177,7 +177,7 @@ def test_jit_grad_and_scan_on_the_kernels(tmp_path):
     files = []
     for route in ("kernels", "engine"):
         files.append(tmp_path / f"{route}.npz")
-        environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
+        environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(segmentops.__file__).parents[1])}
         command = [sys.executable, "-c", PROGRAM, str(files[-1]), route]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
         assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from jax.experimental.jet import jet
 from jax.test_util import check_grads
 from jax_battery import LENGTHS, SMALL, argnums, assert_close, cases, index, loss
 
-from nvalchemiops.jax.segment_ops import (
+from segmentops.jax.segment_ops import (
     segmented_matvec,
     segmented_max_norm,
     segmented_mean,

@@ -14,7 +14,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax_battery import argnums, cases, index, loss, same_bits
 
-import nvalchemiops
+import segmentops
 
 LENGTHS = (3, 0, 4, 1)
 M = len(LENGTHS)
@@ -128,7 +128,7 @@ jax.config.update("jax_cpu_collectives_implementation", "gloo")
 rank = int(sys.argv[1])
 jax.distributed.initialize("localhost:" + sys.argv[2], 2, rank)
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from nvalchemiops.jax.segment_ops import segmented_sum
+from segmentops.jax.segment_ops import segmented_sum
 mesh = jax.make_mesh((2,), ("i",), axis_types=(AxisType.Auto,))
 place = lambda a: jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("i")), a, (4,))
 x, idx = place(np.float32([1, 2]) + rank), place(np.int32([[0, 0], [0, 2]][rank]))
@@ -144,7 +144,7 @@ def test_two_processes():
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1]), "XLA_FLAGS": ""}
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(segmentops.__file__).parents[1]), "XLA_FLAGS": ""}
     command = [sys.executable, "-c", TWO_PROCESSES]
     pipe = subprocess.PIPE
     both = [

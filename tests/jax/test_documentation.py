@@ -6,11 +6,11 @@ import doctest
 import jax
 import pytest
 
-import nvalchemiops.jax._lowering
-import nvalchemiops.jax.segment_ops
+import segmentops.jax._lowering
+import segmentops.jax.segment_ops
 
 
-@pytest.mark.parametrize("module", [nvalchemiops.jax.segment_ops, nvalchemiops.jax._lowering])
+@pytest.mark.parametrize("module", [segmentops.jax.segment_ops, segmentops.jax._lowering])
 def test_examples(module):
     with jax.enable_x64(False):
         found = doctest.testmod(module)
@@ -18,7 +18,7 @@ def test_examples(module):
 
 
 def test_every_function_is_documented():
-    public = nvalchemiops.jax.segment_ops
+    public = segmentops.jax.segment_ops
     assert len(public.__all__) == 7
     for name in public.__all__:
         assert all(part in getattr(public, name).__doc__ for part in ("Parameters", "Returns", "Raises", "Examples"))

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-import nvalchemiops
+import segmentops
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -20,7 +20,7 @@ def test_guide():
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     assert len(blocks) == text.count("```python") > 5
     program = "import warp; warp.config.log_level = 30\n" + "".join(blocks)
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(segmentops.__file__).parents[1])}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200)
     assert done.returncode == 0, done.stderr

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from jax_battery import cases, index
 
-import nvalchemiops
-from nvalchemiops.jax import ffi_targets
-from nvalchemiops.jax.segment_ops import (
+import segmentops
+from segmentops.jax import ffi_targets
+from segmentops.jax.segment_ops import (
     segmented_dot,
     segmented_matvec,
     segmented_mul,
@@ -32,7 +32,7 @@ SIZES = np.array([0, 16, 1])  # n: dimension 0 of the first buffer; m: of the th
 
 def call(x, idx=IDX, out=jax.ShapeDtypeStruct((3,), "float32"), **attributes):  # noqa: B008
     ffi_targets()
-    return jax.ffi.ffi_call("nvalchemiops_segmented_sum_f32", out)(x, idx, **attributes)
+    return jax.ffi.ffi_call("segmentops_segmented_sum_f32", out)(x, idx, **attributes)
 
 
 def test_a_misused_handler_returns_an_error():
@@ -50,7 +50,7 @@ def test_a_misused_handler_returns_an_error():
         (lambda: call(X[0], sizes=SIZES), "sizes does not fit the buffers"),
         (lambda: call(X, out=[jax.ShapeDtypeStruct((3,), "float32")] * 2, sizes=SIZES), "more operands"),
     ]:
-        with pytest.raises(jax.errors.JaxRuntimeError, match=f"nvalchemiops: .*{message}"):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"segmentops: .*{message}"):
             jax.block_until_ready(wrong())
 
 
@@ -61,7 +61,7 @@ def test_a_compiled_program_calls_the_engine_and_no_python(case):
     gradient = jax.jit(jax.grad(lambda *a: (case(*a, idx, m) ** 2).sum(), tuple(range(len(arrays)))))
     text = gradient.lower(*arrays).compile().as_text()
     targets = re.findall(r'custom_call_target="(\w+)"', text)
-    assert targets and all(t.startswith("nvalchemiops_segmented_") for t in targets)
+    assert targets and all(t.startswith("segmentops_segmented_") for t in targets)
     assert "callback" not in text and "scatter" not in text
 
 
@@ -134,12 +134,12 @@ def test_a_pool_of_one_thread_does_not_deadlock():
 import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 import warp; warp.config.log_level = 30
 import jax, jax.numpy as jnp
-from nvalchemiops.jax.segment_ops import segmented_sum
+from segmentops.jax.segment_ops import segmented_sum
 idx = jnp.repeat(jnp.arange(100, dtype=jnp.int32), 10_000)
 f = jax.jit(lambda x: jax.lax.scan(lambda c, _: (c + segmented_sum(c, idx, 100)[0], None), x, None, length=50)[0])
 print(jax.block_until_ready(f(jnp.ones(1_000_000))).shape)
 """
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(segmentops.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=1200, env=environment)
     assert done.stdout.strip() == "(1000000,)", done.stderr
 
@@ -150,8 +150,8 @@ def test_no_memory_for_scratch():
 import ctypes
 import warp; warp.config.log_level = 30
 import jax, jax.numpy as jnp
-from nvalchemiops.jax.segment_ops import segmented_sum
-from nvalchemiops.native import _engine
+from segmentops.jax.segment_ops import segmented_sum
+from segmentops.native import _engine
 heap, short = ctypes.CDLL(None).malloc, True
 heap.restype, heap.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
 allocate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(lambda size: None if short else heap(size))
@@ -166,7 +166,7 @@ for short in (True, False):
     except jax.errors.JaxRuntimeError as error:
         print(error)
 """
-    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(nvalchemiops.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(segmentops.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment)
-    error = "RESOURCE_EXHAUSTED: nvalchemiops: no memory for scratch"
+    error = "RESOURCE_EXHAUSTED: segmentops: no memory for scratch"
     assert done.stdout.splitlines() == [error, "192000.0"], done.stderr

@@ -10,7 +10,7 @@ import pytest
 from jax_battery import Case, index
 from oracles import OPS
 
-from nvalchemiops.jax.segment_ops import segmented_dot
+from segmentops.jax.segment_ops import segmented_dot
 
 LENGTHS = (2, 0, 3, 1)
 M = len(LENGTHS)

@@ -13,11 +13,11 @@ import pytest
 from jax import export
 from jax_battery import cases, index, same_bits
 
-import nvalchemiops
-from nvalchemiops.jax import ffi_targets
-from nvalchemiops.jax.segment_ops import segmented_max_norm, segmented_mul, segmented_rms_norm, segmented_sum
+import segmentops
+from segmentops.jax import ffi_targets
+from segmentops.jax.segment_ops import segmented_max_norm, segmented_mul, segmented_rms_norm, segmented_sum
 
-SOURCE = pathlib.Path(nvalchemiops.__file__).parents[1]
+SOURCE = pathlib.Path(segmentops.__file__).parents[1]
 X = jnp.linspace(-1, 2, 12, dtype="float32").reshape(4, 3)
 IDX = jnp.array([0, 0, 1, 3], jnp.int32)
 
@@ -49,7 +49,7 @@ def test_export_round_trip_in_a_second_process(tmp_path):
     python(f"""
 import jax, numpy as np
 from jax import export
-from nvalchemiops.jax import ffi_targets
+from segmentops.jax import ffi_targets
 ffi_targets()
 program = export.deserialize(open({str(tmp_path / "program")!r}, "rb").read())
 arguments = np.load({str(tmp_path / "arguments.npz")!r})
@@ -87,7 +87,7 @@ def test_export_with_symbolic_sizes(case):
     )
     program = export.deserialize(exported.serialize())
     text = program.mlir_module()
-    assert "@nvalchemiops_segmented_" in text and "scatter" not in text
+    assert "@segmentops_segmented_" in text and "scatter" not in text
     for lengths in ((3, 0, 2), (40, 1)):
         count, elements = len(lengths), sum(lengths)
         arrays = zip(case.inputs(elements, count), case.inputs(elements, count, seed=3), strict=True)
@@ -101,13 +101,13 @@ def test_export_with_symbolic_sizes(case):
 
 
 def test_export_without_the_promise_is_refused():
-    with pytest.raises(ValueError, match="nvalchemiops_segmented"):
+    with pytest.raises(ValueError, match="segmentops_segmented"):
         export.export(jax.jit(energy_and_forces))(X, IDX)
 
 
 CACHED = """
 import jax, jax.numpy as jnp
-from nvalchemiops.jax.segment_ops import segmented_sum
+from segmentops.jax.segment_ops import segmented_sum
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 f = jax.jit(jax.grad(lambda x, i: (segmented_sum(x, i, 3) ** 2).sum()))
@@ -129,8 +129,8 @@ def test_without_torch():
 import sys, threading, time
 sys.modules["torch"] = None
 import jax, jax.numpy as jnp, numpy as np
-from nvalchemiops.jax.segment_ops import segmented_sum, segmented_rms_norm
-from nvalchemiops.native import _xla
+from segmentops.jax.segment_ops import segmented_sum, segmented_rms_norm
+from segmentops.native import _xla
 build, built = _xla.handlers, []
 def handlers(table):
     built.append(table)
@@ -157,7 +157,7 @@ def test_torch_without_jax():
 import sys
 sys.modules["jax"] = sys.modules["jaxlib"] = None
 import torch
-from nvalchemiops.torch.segment_ops import segmented_rms_norm
+from segmentops.torch.segment_ops import segmented_rms_norm
 x = torch.ones(1_000_000, requires_grad=True)
 idx = torch.arange(100, dtype=torch.int32).repeat_interleave(10_000)
 out = segmented_rms_norm(x, idx, 100)
@@ -170,9 +170,9 @@ print(out.unique().tolist(), torch.allclose(x.grad, torch.tensor(1e-4)))
 def test_int64_idx_does_not_narrow_without_x64():
     python("""
 import numpy as np, jax, jax.numpy as jnp
-from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.jax._lowering import on_xla
-from nvalchemiops.jax.segment_ops import segmented_dot, segmented_mul, segmented_sum
+from segmentops.algebra import OPERATIONS
+from segmentops.jax._lowering import on_xla
+from segmentops.jax.segment_ops import segmented_dot, segmented_mul, segmented_sum
 try:
     segmented_sum(jnp.ones(2), np.array([0, 2**32 + 1]), 2)
 except ValueError as error:
@@ -200,7 +200,7 @@ print(segmented_sum(jnp.ones(2), np.array([0, 1]), 2))
 FORGET = """
 import gc, sys
 def forget():
-    for name in [n for n in sys.modules if n.split(".")[0] == "nvalchemiops"]:
+    for name in [n for n in sys.modules if n.split(".")[0] == "segmentops"]:
         del sys.modules[name]
     gc.collect()
 """
@@ -214,18 +214,18 @@ def test_a_second_import():
 import jax, jax.numpy as jnp
 idx, x = jnp.array([0, 0, 1], jnp.int32), jnp.arange(3.0)
 def program(dtype, m):
-    from nvalchemiops.jax.segment_ops import segmented_rms_norm, segmented_sum
+    from segmentops.jax.segment_ops import segmented_rms_norm, segmented_sum
     total = lambda x: (segmented_sum(x, idx, m) ** 2).sum() + segmented_rms_norm(x, idx, m).sum()
     return jax.jit(jax.grad(total)).lower(x.astype(dtype)).compile()
 def run(f, dtype):
     return f(x.astype(dtype)).astype("float32").tolist()
 before = program("float32", 2)
-from nvalchemiops.native import load
+from segmentops.native import load
 load().warmup()
 forget()
 jax.clear_caches()
 gc.collect()
-from nvalchemiops.native import load
+from segmentops.native import load
 half = program("float16", 2)  # which builds another table first
 load().warmup()
 after = program("float32", 3)
@@ -242,7 +242,7 @@ def test_eager_padding_is_named_once():
     lines = python("""
 import warnings
 import jax, jax.numpy as jnp, numpy as np
-from nvalchemiops.jax.segment_ops import segmented_mean, segmented_mul, segmented_sum
+from segmentops.jax.segment_ops import segmented_mean, segmented_mul, segmented_sum
 x, idx = jnp.ones(5), jnp.array([0, 1, 2, 3, 3], jnp.int32)
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -264,7 +264,7 @@ print(caught[0].message)
 
 
 BREAK = """
-from nvalchemiops.native import NativeBuildError, _xla
+from segmentops.native import NativeBuildError, _xla
 def handlers(table): raise NativeBuildError(f"the compiler of {table} is on holiday")
 _xla.handlers = handlers
 """
@@ -273,7 +273,7 @@ ON_XLA = """
 import warnings
 import jax, jax.numpy as jnp, numpy as np
 jax.config.update("jax_enable_x64", True)
-from nvalchemiops.jax import ffi_targets, segment_ops as so
+from segmentops.jax import ffi_targets, segment_ops as so
 x, y = jnp.linspace(-1, 2, 12).reshape(4, 3), jnp.arange(1., 5)
 idx = jnp.array([0, 0, 1, 3], jnp.int32)
 a = jnp.arange(24.).reshape(4, 3, 2)
@@ -288,7 +288,7 @@ with warnings.catch_warnings(record=True) as caught:
              jax.jit(jax.hessian(total))(x, y, a, idx),
              jax.jit(outs)(x, y, a, idx.at[0].set(-3).at[3].set(7)))
     print(len(ffi_targets()))
-print([str(w.message) for w in caught if "nvalchemiops" in str(w.message)])
+print([str(w.message) for w in caught if "segmentops" in str(w.message)])
 np.savez(PATH, *jax.tree.leaves(found))
 """
 
@@ -296,7 +296,7 @@ np.savez(PATH, *jax.tree.leaves(found))
 def test_without_the_native_code_it_warns_once_and_runs_on_xla(tmp_path):
     paths = [str(tmp_path / "fallback.npz"), str(tmp_path / "native.npz")]
     targets, warned = python(BREAK + ON_XLA.replace("PATH", repr(paths[0])))
-    assert targets == "0" and warned.count("nvalchemiops") == 1 and "the compiler of core is on holiday" in warned
+    assert targets == "0" and warned.count("segmentops") == 1 and "the compiler of core is on holiday" in warned
     targets, warned = python(ON_XLA.replace("PATH", repr(paths[1])))
     assert int(targets) > 40 and warned == "[]"
     mine, theirs = map(np.load, paths)
@@ -309,9 +309,9 @@ def test_a_child_that_was_forked_while_handlers_were_registered():
     """JAX itself does not promise to work there, but compiling a table must not wait for a thread that is not."""
     (code,) = python("""
 import os, signal, threading
-from nvalchemiops import _building
-from nvalchemiops.jax import _lowering
-from nvalchemiops.native import _xla
+from segmentops import _building
+from segmentops.jax import _lowering
+from segmentops.native import _xla
 held = threading.Event()
 def hold(table):
     held.set()

@@ -15,7 +15,7 @@ from jax_battery import argnums, assert_close, cases, index
 from native.process import python
 from pages import needs_linux
 
-from nvalchemiops.jax.segment_ops import segmented_mul, segmented_rms_norm, segmented_sum
+from segmentops.jax.segment_ops import segmented_mul, segmented_rms_norm, segmented_sum
 
 LENGTHS = (2, 0, 1)
 M = len(LENGTHS)
@@ -152,7 +152,7 @@ def test_large_results_prefer_large_pages():
     lines = python("""
     import jax, jax.numpy as jnp
     from pages import LARGE, prefers_large
-    from nvalchemiops.jax.segment_ops import segmented_mul
+    from segmentops.jax.segment_ops import segmented_mul
     for dtype in (jnp.float32, jnp.bfloat16):
         n = LARGE // 64 // jnp.dtype(dtype).itemsize
         idx, x, y = jnp.zeros(n, jnp.int32), jnp.ones((n, 64), dtype), jnp.ones(1, dtype)

@@ -8,7 +8,7 @@ import pytest
 from jax_battery import LENGTHS, cases, index
 from oracles import OPS
 
-from nvalchemiops.jax.segment_ops import (
+from segmentops.jax.segment_ops import (
     segmented_dot,
     segmented_matvec,
     segmented_mean,

@@ -15,7 +15,7 @@ import zlib
 import numpy as np
 from native.harness import DTYPES, MAXIMA, OPS, call, kind, mode_of, shape
 
-from nvalchemiops import native
+from segmentops import native
 
 NAMES = [*OPS, *MAXIMA, "check", "count"]
 SIZES = [64, 128, 256, 257, 512, 4096, 8192, 16384, 70_000]  # around those that the code knows

@@ -17,8 +17,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from nvalchemiops import native
-from nvalchemiops.native._strided import STRIDED, strided
+from segmentops import native
+from segmentops.native._strided import STRIDED, strided
 
 FULL = {"f32": np.float32, "f64": np.float64}
 HALF = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}

@@ -2,7 +2,7 @@
 """Building: the table of names, what happens without Warp's build options, and that a broken rule is noticed."""
 
 import ctypes
-import importlib.util
+import pathlib
 import sysconfig
 import time
 
@@ -11,9 +11,9 @@ import pytest
 import warp as wp
 from native.harness import MAXIMA, OPS, same_bits
 
-from nvalchemiops import _building, native
-from nvalchemiops.native import _build, _builtin, _engine
-from nvalchemiops.native._signatures import INTEGERS, TYPED, UNTYPED, exports
+from segmentops import _building, native
+from segmentops.native import _build, _builtin, _engine
+from segmentops.native._signatures import INTEGERS, TYPED, UNTYPED, exports
 
 
 def test_every_function_is_tested():
@@ -73,8 +73,8 @@ def test_who_waits_is_told_what_for_in_one_line(capfd, tmp_path, monkeypatch):
     with _building.notice("nothing to say", seconds=10.0):
         pass
     cpu, gpu = capfd.readouterr().err.splitlines()
-    assert cpu == "nvalchemiops: compiling the CPU code, about 10 s, once"
-    assert gpu == "nvalchemiops: compiling the GPU code, about 10 s"
+    assert cpu == "segmentops: compiling the CPU code, about 10 s, once"
+    assert gpu == "segmentops: compiling the GPU code, about 10 s"
 
 
 def test_warp_is_quiet_while_it_builds_and_as_before_afterwards(monkeypatch):
@@ -114,11 +114,9 @@ def test_structures_are_what_the_native_code_takes_them_for(monkeypatch):
 def test_no_built_ins_on_a_free_threaded_python(monkeypatch, free_threaded):
     get = sysconfig.get_config_var
     monkeypatch.setattr(sysconfig, "get_config_var", lambda v: free_threaded if v == "Py_GIL_DISABLED" else get(v))
-    spec = importlib.util.spec_from_file_location("nvalchemiops.native._again", _builtin.__file__)
-    assert spec is not None and spec.loader is not None
-    again = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(again)
-    assert again.AVAILABLE == (not free_threaded)
+    again = {"__name__": "again", "__package__": _builtin.__package__}
+    exec(pathlib.Path(_builtin.__file__).read_text(), again)
+    assert again["AVAILABLE"] == (not free_threaded)
 
 
 def test_building_leaves_warps_settings_alone():

@@ -13,8 +13,8 @@ from native.process import finish, python, start
 PROGRAM = """
     import warnings
     import numpy as np
-    from nvalchemiops import native
-    from nvalchemiops.native import _signatures
+    from segmentops import native
+    from segmentops.native import _signatures
     _signatures.TYPED["second"] = {"matvec_t": _signatures.TYPED["second"]["matvec_t"]}
     g, idx, mat = np.arange(1.0, 6.0), np.array([0, 0, 1, 1, 1]), np.array([3.0, 7.0])
     def product(suffix="f64", dtype=np.float64):
@@ -27,7 +27,7 @@ PROGRAM = """
     warnings.simplefilter("always")
 """
 REPORT = """
-    print(product(), *[w.message for w in said if "nvalchemiops" in str(w.message)], sep="|")
+    print(product(), *[w.message for w in said if "segmentops" in str(w.message)], sep="|")
 """
 
 
@@ -52,7 +52,7 @@ NO_HOME = """
 # What is written to stderr is kept, and nobody waits a second for it.
 SAID_AT_ONCE = """
     import io, sys
-    from nvalchemiops import _building
+    from segmentops import _building
     _building.notice.__wrapped__.__defaults__ = ("about 10 s", 0.0)
     sys.stderr = io.StringIO()
 """
@@ -78,11 +78,11 @@ def test_a_cache_that_cannot_be_written(tmp_path, kind):
     end = "    print(sys.stderr.getvalue(), end='')\n"
     line, *notices = python(prepare + PROGRAM + second_table + REPORT + end, TMPDIR=temporary, **places[kind])
     right, *warned = line.split("|")
-    what = "nvalchemiops: compiling the CPU code for segment operations"
+    what = "segmentops: compiling the CPU code for segment operations"
     assert notices == [f"{what} in half precision, about 10 s"] * bool(second_table) + [f"{what}, about 10 s"]
     assert not list(here.iterdir())  # no folder `~`
     assert right == "True" and len(warned) == 1 and "WARP_CACHE_PATH" in warned[0]
-    assert not list(temporary.glob("nvalchemiops*")) and not list(cache.iterdir())
+    assert not list(temporary.glob("segmentops*")) and not list(cache.iterdir())
 
 
 def test_a_read_only_cache_that_has_the_code(tmp_path):
@@ -122,7 +122,7 @@ def test_home_unset():
 def test_warps_own_launchers_without_a_home(tmp_path):
     """Importing them starts Warp: that leaves nothing behind, either."""
     program = NO_HOME.format(folder=str(tmp_path)) + """
-    import nvalchemiops.segment_ops
+    import segmentops.warp
     import warp as wp
     print(os.listdir(), os.path.isdir(wp.config.kernel_cache_dir))
     """
@@ -135,7 +135,7 @@ def test_two_processes_with_many_threads_call_first_at_once(tmp_path):
         PROGRAM
         + """
     import threading
-    from nvalchemiops.native import _build
+    from segmentops.native import _build
     compile, compiled, right = _build.build, [], []
     def build(*table):
         compiled.append(table)
@@ -155,7 +155,7 @@ def test_two_processes_with_many_threads_call_first_at_once(tmp_path):
 
 def test_a_compiler_that_fails(tmp_path):
     """One warning says why, though each table fails; then Warp's kernels give the right results."""
-    from nvalchemiops.native._build import INCLUDE
+    from segmentops.native._build import INCLUDE
 
     shutil.copytree(INCLUDE, tmp_path / "include")
     with open(tmp_path / "include" / "segment" / "vector.h", "a") as header:
@@ -164,8 +164,8 @@ def test_a_compiler_that_fails(tmp_path):
     import pathlib, warnings
     import numpy as np
     import warp as wp
-    from nvalchemiops import segment_ops
-    from nvalchemiops.native import _build
+    from segmentops import warp as segment_ops
+    from segmentops.native import _build
     _build.INCLUDE = pathlib.Path({str(tmp_path / "include")!r})
     def array(x, dtype=wp.float64):
         return wp.array(x, dtype=dtype, device="cpu")
@@ -195,8 +195,8 @@ def test_without_libgomp():
             if "libgomp" in str(name):
                 raise OSError(f"{name}: cannot open shared object file")
             load.__init__(self, name, *rest, **options)
-    from nvalchemiops import native
-    from nvalchemiops.native import _threads
+    from segmentops import native
+    from segmentops.native import _threads
     with_it = _threads.pool_addresses()
     ctypes.CDLL = Without
     import threading
@@ -220,14 +220,15 @@ def test_without_torch():
     sys.modules["torch"] = None
     import numpy as np
     import warp as wp
-    import nvalchemiops
-    from nvalchemiops import native, segment_ops
-    nvalchemiops.warmup()
+    import segmentops
+    from segmentops import native
+    from segmentops import warp as segment_ops
+    segmentops.warmup()
     out = wp.zeros(2, dtype=wp.float32, device="cpu")
     idx = wp.array(np.repeat([0, 1], 50_000), dtype=wp.int32, device="cpu")
     segment_ops.segmented_sum(wp.ones(100_000, dtype=wp.float32, device="cpu"), idx, out)
     try:
-        import nvalchemiops.torch.segment_ops
+        import segmentops.torch.segment_ops
     except ImportError as error:
         print(out.numpy(), error)
     """)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from native.harness import OPS, call, make_inputs, mode_of
 
-from nvalchemiops import native
+from segmentops import native
 
 
 def verdict(idx, m, threads=1):

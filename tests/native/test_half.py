@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from native.harness import HALF, OPS, call, make_inputs, rounded, same_bits, sorted_idx
 
-from nvalchemiops import native
-from nvalchemiops.native import _engine
+from segmentops import native
+from segmentops.native import _engine
 
 every_half = pytest.mark.parametrize("suffix", HALF)
 

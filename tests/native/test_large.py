@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from native.harness import LIBC, mode_of, slow
 
-from nvalchemiops import native
+from segmentops import native
 
 pytestmark = [slow, pytest.mark.skipif(sys.platform != "linux", reason="Linux")]
 

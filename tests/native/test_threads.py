@@ -11,11 +11,11 @@ import pytest
 from native.harness import DTYPES, call, make_inputs, same_bits, sorted_idx
 from native.process import python
 
-from nvalchemiops.native import _threads
+from segmentops.native import _threads
 
 CALL = """
     import numpy as np
-    from nvalchemiops import native
+    from segmentops import native
     x, idx, out = np.ones((50_000, 3)), np.zeros(50_000, np.int32), np.zeros((1, 3))
     def pool(threads):
         out[:] = 0
@@ -43,7 +43,7 @@ def test_torchs_pool_and_its_number_of_threads():
         print(native.threads(10**7))
         torch.set_num_threads(2)
         print(native.threads(10**7), pool(2))
-        from nvalchemiops.native import _threads
+        from segmentops.native import _threads
         print(_threads._mapped_libgomp())
         """))  # fmt: skip
     assert lines[-3:-1] == ["1", "2 [[50000.0, 50000.0, 50000.0]]"]
@@ -122,7 +122,7 @@ SMALL_STACK = """
     sys.path.insert(0, {tests!r})
     import numpy as np
     from native.harness import DTYPES, OPS, call, make_inputs, same_bits, sorted_idx
-    from nvalchemiops import native
+    from segmentops import native
 
     def results(dtype, threads):
         for name, op in OPS.items():
@@ -156,7 +156,7 @@ def test_no_memory_for_scratch():
     lines = python("""
     import ctypes
     import numpy as np
-    from nvalchemiops.native import _builtin, _engine
+    from segmentops.native import _builtin, _engine
     x, idx, out = np.ones((300, 640)), np.zeros(300, np.int32), np.zeros((1, 640))
     found = _engine.addresses("core")
     nothing = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t)(lambda size: None)
@@ -179,7 +179,7 @@ def test_import_brings_no_framework_along():
     lines = python("""
     import sys
     before = set(sys.modules)
-    import nvalchemiops.native
+    import segmentops.native
     print(sorted(m for m in ("torch", "jax", "numpy") if m in set(sys.modules) - before))
     """)
     assert lines[-1] == "[]"

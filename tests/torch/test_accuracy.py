@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from oracles import OPS, excess, split_products
 from torch_battery import DTYPES
 
-from nvalchemiops.torch import segment_ops as ops
+from segmentops.torch import segment_ops as ops
 
 getcontext().prec = 60
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: str(d).removeprefix("torch."))

@@ -10,7 +10,7 @@ import torch
 from oracles import OPS
 from torch_battery import LENGTHS, assert_within, every_op, every_op_and_dtype, same_bits
 
-from nvalchemiops.algebra import OPERATIONS
+from segmentops.algebra import OPERATIONS
 
 N, M = 11, 5  # LENGTHS["mixed"], one empty segment
 
@@ -425,7 +425,7 @@ def test_order_of_checks(case):
 def test_every_op_has_a_docstring_and_the_published_names(op):
     import inspect
 
-    from nvalchemiops.torch import segment_ops
+    from segmentops.torch import segment_ops
 
     function = getattr(segment_ops, op.name)
     assert op.name in segment_ops.__all__
@@ -438,7 +438,7 @@ def test_every_op_has_a_docstring_and_the_published_names(op):
 def test_operations_of_the_dispatcher_read_nothing_that_is_not_there(name):
     """Each operand, idx and number of segments that does not fit is refused, on any device, by its name."""
     op, full = OPERATIONS[name], "segmented_" + name
-    target = getattr(torch.ops.nvalchemiops, full)
+    target = getattr(torch.ops.segmentops, full)
     sizes = {"n": N, "m": M, "k": 3, "j": 2}
     good = {
         o.name: torch.zeros(

@@ -17,7 +17,7 @@ import torch
 from oracles import OPS
 from torch_battery import DTYPES, Case, derivatives, every_op_and_dtype, over, same_bits, slots
 
-from nvalchemiops.torch import segment_ops
+from segmentops.torch import segment_ops
 
 THREADS = (1, 2, 3, 8)
 AROUND = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 70, 127, 128, 129, 257, 1000, 4095, 4096, 4097)

@@ -24,8 +24,8 @@ from torch_battery import (
     slots,
 )
 
-from nvalchemiops.torch import segment_ops
-from nvalchemiops.torch.segment_ops import segmented_mean, segmented_sum
+from segmentops.torch import segment_ops
+from segmentops.torch.segment_ops import segmented_mean, segmented_sum
 
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 

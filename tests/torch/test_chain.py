@@ -7,7 +7,7 @@ import pytest
 import torch
 import warp as wp
 
-from nvalchemiops.torch import register_warp_op_chain
+from segmentops.torch import register_warp_op_chain
 
 wp.init()
 

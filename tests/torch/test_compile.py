@@ -18,7 +18,7 @@ from torch.func import grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, 
 from torch.utils.checkpoint import checkpoint
 from torch_battery import DTYPES, Case, assert_close, every_op, every_op_and_dtype, make_index, same_bits
 
-from nvalchemiops.torch import segment_ops
+from segmentops.torch import segment_ops
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("ignore")]
 
@@ -176,7 +176,7 @@ def test_one_node(case):
         return graph
 
     compiled(lambda *a: case(*a, IDX, M), backend)(*case.inputs(N, M))
-    ours = [s for s in seen if s.startswith("nvalchemiops")]
+    ours = [s for s in seen if s.startswith("segmentops")]
     assert len(ours) == 1 and len(seen) <= 1 + sum("getitem" in s for s in seen), seen
 
 

@@ -16,10 +16,10 @@ import torch
 import warp as wp
 from torch_battery import DTYPES, INDEX_DTYPES, make_index, same_bits
 
-from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.kernels import _packed, launch
-from nvalchemiops.native._signatures import takes_idx
-from nvalchemiops.torch import _cuda, _index, _kernels, _substitute, set_index_check
+from segmentops.algebra import OPERATIONS
+from segmentops.kernels import _packed, launch
+from segmentops.native._signatures import takes_idx
+from segmentops.torch import _cuda, _index, _kernels, _substitute, set_index_check
 
 every_operation = pytest.mark.parametrize("name", OPERATIONS)
 
@@ -269,7 +269,7 @@ WITHOUT_ENGINE = """
     import torch, warp as wp
     wp.config.log_level = 30
     del wp.ModuleBuildOptions                     # a Warp that cannot build the engine
-    from nvalchemiops.torch.segment_ops import segmented_max_norm, segmented_mul, segmented_rms_norm, segmented_sum
+    from segmentops.torch.segment_ops import segmented_max_norm, segmented_mul, segmented_rms_norm, segmented_sum
     n = 1000
     x = torch.arange(3.0 * n, dtype=torch.float64).reshape(n, 3).requires_grad_()
     with warnings.catch_warnings(record=True) as caught:
@@ -280,7 +280,7 @@ WITHOUT_ENGINE = """
         value = segmented_rms_norm(x, idx, 10) + segmented_max_norm(x, idx, 10)
         (g,) = torch.autograd.grad(value.sum(), x, create_graph=True)
         (h,) = torch.autograd.grad((g * x.detach()).sum(), x)
-    said = [w for w in caught if "nvalchemiops" in str(w.message)]
+    said = [w for w in caught if "segmentops" in str(w.message)]
     assert len(said) == 1 and "ModuleBuildOptions" in str(said[0].message), [str(w.message) for w in caught]
     torch.testing.assert_close(out, x.reshape(10, 100, 3).sum(1))
     a = x.detach().clone().requires_grad_()

@@ -99,7 +99,7 @@ def hide(names):
     class Finder:
         @staticmethod
         def find_spec(name, path, target=None):
-            if name == "nvalchemiops.torch._compat":
+            if name == "segmentops.torch._compat":
                 file = str(pathlib.Path(path[0]) / "_compat.py")
                 return importlib.util.spec_from_file_location(name, file, loader=Loader(name, file))
             return None
@@ -213,7 +213,7 @@ def fork(names):
     found = {"names": names, "wrong": []}
     with warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("ignore")
-        warnings.filterwarnings("always", "nvalchemiops")
+        warnings.filterwarnings("always", "segmentops")
         try:
             hide(names)
             found["wrong"] = list(battery(names))

@@ -14,10 +14,10 @@ from torch_battery import (
     same_bits,
 )
 
-from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.torch import _cuda
-from nvalchemiops.torch import segment_ops as ops
-from nvalchemiops.torch._kernels import KERNELS
+from segmentops.algebra import OPERATIONS
+from segmentops.torch import _cuda
+from segmentops.torch import segment_ops as ops
+from segmentops.torch._kernels import KERNELS
 
 HALF = (torch.float16, torch.bfloat16)
 LENGTHS = (3, 1, 0, 2, 70, 5)
@@ -173,7 +173,7 @@ def operands(name, lengths, dtype):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_fake_results_are_like_the_real_ones(name, dtype):
     tensors, idx, m = operands(name, (2, 0, 3, 4), dtype)
-    target = getattr(torch.ops.nvalchemiops, "segmented_" + name).default
+    target = getattr(torch.ops.segmentops, "segmented_" + name).default
     torch.library.opcheck(target, (*tensors, idx, m), test_utils=("test_schema", "test_faketensor"))
 
 

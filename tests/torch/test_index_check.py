@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch_battery import assert_within, derivatives, every_op, over, random_cotangents, same_bits, slots
 
-import nvalchemiops.torch as nt
-from nvalchemiops.torch.segment_ops import segmented_mul, segmented_sum
+import segmentops.torch as nt
+from segmentops.torch.segment_ops import segmented_mul, segmented_sum
 
 LONG = 200_000
 BOTH = pytest.mark.parametrize("n", [40, LONG])
@@ -334,7 +334,7 @@ def test_a_dead_entry_does_not_take_a_new_one_with_it():
 
 def test_nothing_is_left_behind():
     """A thousand tensors, a thousand verdicts, no growth."""
-    from nvalchemiops.torch import _index
+    from segmentops.torch import _index
 
     gc.collect()
     tables = [v for v in vars(_index).values() if isinstance(v, dict) and v is not vars(_index)]
@@ -349,7 +349,7 @@ def test_an_index_that_outlives_the_library():
     """At the end of the process modules go in any order; nothing is printed then."""
     program = """
 import torch
-from nvalchemiops.torch.segment_ops import segmented_sum
+from segmentops.torch.segment_ops import segmented_sum
 torch.an_index = torch.arange(10000)
 segmented_sum(torch.ones(10000), torch.an_index, 10000)
 """

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch_battery import same_bits
 
-from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.native._signatures import TYPED, takes_idx
-from nvalchemiops.torch import _arguments, _fast, _kernels, segment_ops, set_index_check
+from segmentops.algebra import OPERATIONS
+from segmentops.native._signatures import TYPED, takes_idx
+from segmentops.torch import _arguments, _fast, _kernels, segment_ops, set_index_check
 
 SIGNATURES = {name: arguments.split() for table in TYPED.values() for name, arguments in table.items()}
 PUBLIC = ("sum", "mean", "dot", "rms_norm", "max_norm", "mul", "matvec")
@@ -186,7 +186,7 @@ def test_a_profiler_shows_the_operation(name):
             function(*tensors, idx, M)
         function(*tensors, idx, M).sum().backward()
     counts = {e.key: e.count for e in profile.key_averages()}
-    assert counts[f"nvalchemiops::segmented_{name}"] >= 2
+    assert counts[f"segmentops::segmented_{name}"] >= 2
     assert any("Backward" in key and "Segmented" in key for key in counts)
 
 

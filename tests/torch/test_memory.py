@@ -17,7 +17,7 @@ from oracles import OPS
 from pages import needs_linux
 from torch_battery import Case, every_op, random_cotangents
 
-from nvalchemiops.torch import _fast
+from segmentops.torch import _fast
 
 M = 10_000
 
@@ -152,7 +152,7 @@ def test_large_results_and_gradients_prefer_large_pages():
     import contextlib, itertools
     import torch
     from pages import LARGE, prefers_large
-    from nvalchemiops.torch.segment_ops import segmented_mul, segmented_sum
+    from segmentops.torch.segment_ops import segmented_mul, segmented_sum
     def arrays(n, dtype):
         idx, y = torch.zeros(n, dtype=torch.int32), torch.ones(1, dtype=dtype)
         x = torch.ones(n, 64, dtype=dtype, requires_grad=True)

@@ -10,7 +10,7 @@ import torch
 from torch.func import functional_call, grad, hessian, stack_module_state, vmap
 from torch_battery import assert_close, every_op, make_index, same_bits
 
-from nvalchemiops.torch import register_warp_op_chain, segment_ops
+from segmentops.torch import register_warp_op_chain, segment_ops
 
 N, M = 8, 5
 IDX = make_index((3, 2, 0, 2, 1))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch_battery import derivatives, every_case, over, random_cotangents, same_bits
 
-from nvalchemiops.torch.segment_ops import segmented_mul, segmented_rms_norm, segmented_sum
+from segmentops.torch.segment_ops import segmented_mul, segmented_rms_norm, segmented_sum
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

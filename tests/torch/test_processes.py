@@ -19,7 +19,7 @@ def test_collate_fn_of_forked_workers():
     lines = python("""
     import torch
     from torch.utils.data import DataLoader
-    from nvalchemiops.torch import segment_ops
+    from segmentops.torch import segment_ops
     idx = torch.arange(300_000) // 100
     data = torch.randn(4, 300_000, 3, dtype=torch.float64)
 
@@ -42,8 +42,8 @@ def test_a_first_call_in_a_forked_child():
     lines = python("""
     import os, signal, threading
     import torch
-    from nvalchemiops import _building
-    from nvalchemiops.torch.segment_ops import segmented_sum
+    from segmentops import _building
+    from segmentops.torch.segment_ops import segmented_sum
     torch.ones(10**6).sum()
     held = threading.Event()
     def hold():
@@ -75,14 +75,14 @@ PROGRAM = """
 
 
 def made_and_loaded(tmp_path, make, load):
-    """What `load` prints in a process in which `import nvalchemiops.torch` is all that is ours, of what `make` left."""
-    ours = "    from nvalchemiops.torch import segment_ops as ops\n"
+    """What `load` prints in a process in which `import segmentops.torch` is all that is ours, of what `make` left."""
+    ours = "    from segmentops.torch import segment_ops as ops\n"
     python(ours + PROGRAM + f"""
     path = {str(tmp_path / "program.pt2")!r}
     torch.save(Energy()(x, idx), {str(tmp_path / "right.pt")!r})
     {make}
     """)
-    return python("    import nvalchemiops.torch\n" + PROGRAM + f"""
+    return python("    import segmentops.torch\n" + PROGRAM + f"""
     path = {str(tmp_path / "program.pt2")!r}
     program = {load}
     print(torch.equal(program(x, idx), torch.load({str(tmp_path / "right.pt")!r})))
@@ -101,7 +101,7 @@ def test_an_exported_program(tmp_path):
 def test_a_scripted_module(tmp_path):
     """Its class is of a file, where TorchScript reads it."""
     module = tmp_path / "energy.py"
-    module.write_text("import torch\nfrom nvalchemiops.torch import segment_ops as ops\n" + textwrap.dedent(
+    module.write_text("import torch\nfrom segmentops.torch import segment_ops as ops\n" + textwrap.dedent(
         PROGRAM.partition("import torch\n")[2].rpartition("    x, idx")[0]
     ))  # fmt: skip
     lines = made_and_loaded(
@@ -126,10 +126,10 @@ def test_an_aotinductor_package(tmp_path):
 
 def test_the_package_hands_on_the_public_functions():
     lines = python("""
-    import nvalchemiops.torch as nt
+    import segmentops.torch as nt
     names = nt.segment_ops.__all__
     print(set(names) <= set(nt.__all__), all(getattr(nt, n) is getattr(nt.segment_ops, n) for n in names))
-    print(len([n for n in names if hasattr(__import__("torch").ops.nvalchemiops, n)]) == len(names) == 7)
+    print(len([n for n in names if hasattr(__import__("torch").ops.segmentops, n)]) == len(names) == 7)
     """)
     assert lines == ["True True", "True"]
 
@@ -242,8 +242,8 @@ def test_no_memory_for_scratch():
     lines = python("""
     import ctypes
     import torch
-    from nvalchemiops.native import _engine
-    from nvalchemiops.torch.segment_ops import segmented_mean
+    from segmentops.native import _engine
+    from segmentops.torch.segment_ops import segmented_mean
 
     heap, short = ctypes.CDLL(None).malloc, True
     heap.restype, heap.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
@@ -271,11 +271,11 @@ def test_a_second_import():
     idx, x = torch.tensor([0, 0, 1]), torch.arange(3.0, requires_grad=True)
 
     def function():
-        from nvalchemiops.torch.segment_ops import segmented_rms_norm, segmented_sum
+        from segmentops.torch.segment_ops import segmented_rms_norm, segmented_sum
         return lambda x: segmented_sum(x, idx, 2).pow(2).sum() + segmented_rms_norm(x, idx, 2).sum()
 
     def chain():
-        from nvalchemiops.torch import register_warp_op_chain
+        from segmentops.torch import register_warp_op_chain
         return register_warp_op_chain("second_import::double", lambda x: x * 2, lambda g, x: g * 2)
 
     def results(f, compiled):
@@ -286,7 +286,7 @@ def test_a_second_import():
     compiled = torch.compile(first, fullgraph=True, backend="aot_eager")
     expected, graph, double = results(first, compiled), first(x), chain()
     del first
-    for name in [n for n in sys.modules if n.split(".")[0] == "nvalchemiops"]:
+    for name in [n for n in sys.modules if n.split(".")[0] == "segmentops"]:
         del sys.modules[name]
     gc.collect()
     again = function()

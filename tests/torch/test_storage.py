@@ -15,8 +15,8 @@ from oracles import OPS
 from torch.func import grad, hessian, jvp, vmap
 from torch_battery import Case, make_index, same_bits
 
-from nvalchemiops.algebra import OPERATIONS
-from nvalchemiops.torch import _compat, _fast
+from segmentops.algebra import OPERATIONS
+from segmentops.torch import _compat, _fast
 
 N, M = 11, 5
 IDX = make_index((3, 1, 0, 2, 5))
@@ -109,7 +109,7 @@ def each_argument(good, labels):
 @check
 def every_operation():
     """Those of the dispatcher, on each way to one."""
-    from nvalchemiops.torch import _cuda, _derivatives, _kernels
+    from segmentops.torch import _cuda, _derivatives, _kernels
 
     sizes = {"n": N, "m": M, "k": 3, "j": 2}
     for name, op in OPERATIONS.items():
@@ -117,7 +117,7 @@ def every_operation():
         shapes = [[sizes[d] for d in (o.lead, *o.trail)] for o in op.operands]
         good = [torch.zeros(s, dtype=getattr(torch, t)) for s, t in zip(shapes, types, strict=True)] + [IDX]
         ways = {
-            "dispatcher": getattr(torch.ops.nvalchemiops, "segmented_" + name),
+            "dispatcher": getattr(torch.ops.segmentops, "segmented_" + name),
             "entry": _derivatives.ENTRIES[name],
             "kernel": _kernels.KERNELS[name],
             "call": lambda *a, name=name: _kernels.call(name, *a),

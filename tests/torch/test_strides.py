@@ -113,7 +113,7 @@ def test_no_copy_of_a_whole_tensor(dtype):
     import gc
     import torch
     from oracles import OPS
-    from nvalchemiops.torch import segment_ops
+    from segmentops.torch import segment_ops
     N, M, K = 250_000, 1000, 64
     dtype = torch.{dtype}
     torch.set_num_threads(2)

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 from torch_battery import DTYPES, assert_close, derivatives, every_op, make_index, over, random_cotangents, same_bits
 
-from nvalchemiops.torch.segment_ops import (
+from segmentops.torch.segment_ops import (
     segmented_matvec,
     segmented_max_norm,
     segmented_mean,
@@ -32,7 +32,7 @@ LENGTHS = (3, 2, 0, 2, 1)
 N, M = 8, 5
 IDX = make_index(LENGTHS)
 OTHER = make_index((1, 0, 4, 0, 3))
-NAMESPACE = "nvalchemiops"
+NAMESPACE = "segmentops"
 two_widths = over((torch.float64,), (torch.int32,), widths=2)
 
 
@@ -1172,7 +1172,7 @@ def test_opcheck(name, grad, recorded):
 @over((torch.float64,), (torch.int32,), widths=1)
 def test_without_single_level_functions(case, monkeypatch):
     """Where torch lacks the private name, reverse mode under functorch is a composition of torch's operations."""
-    from nvalchemiops.torch import _compat
+    from segmentops.torch import _compat
 
     idx, m = case.index((3, 0, 2)), 3
     inputs = case.inputs(len(idx), m)

@@ -21,7 +21,7 @@ from torch_battery import (
     same_bits,
 )
 
-from nvalchemiops.torch.segment_ops import segmented_matvec, segmented_mul, segmented_sum
+from segmentops.torch.segment_ops import segmented_matvec, segmented_mul, segmented_sum
 
 UNITS = 5  # the promise is 4 eps; one more for the oracle's own products and roots in float64
 
@@ -290,7 +290,7 @@ def test_quick_start(dtype):
 
 def test_numbers_by_hand():
     """Numbers worked out by hand, so that not even NumPy is trusted."""
-    from nvalchemiops.torch import segment_ops as ops
+    from segmentops.torch import segment_ops as ops
 
     idx = torch.tensor([0, 0, 1, 3], dtype=torch.int32)
     x = torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 5.0], [1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])

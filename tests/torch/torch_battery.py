@@ -11,7 +11,7 @@ import pytest
 import torch
 from oracles import OPS, Op, Width
 
-import nvalchemiops.torch.segment_ops as segment_ops
+import segmentops.torch.segment_ops as segment_ops
 
 DTYPES = (torch.float32, torch.float64)
 INDEX_DTYPES = (torch.int32, torch.int64)

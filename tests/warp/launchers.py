@@ -13,8 +13,9 @@ import ml_dtypes
 import numpy as np
 import warp as wp
 
-from nvalchemiops import segment_ops, segment_ops_backward
-from nvalchemiops.kernels import dispatch, launch
+from segmentops import warp as segment_ops
+from segmentops import warp_backward as segment_ops_backward
+from segmentops.kernels import dispatch, launch
 
 # name: arguments as name:type with the types of warp_api: T, V, S, H, W (a vector of H), R (a scalar of H), A (3 x 3
 # matrices), i (int32); K is S, but float32 for half types. Capital type letters in n-arrays first: `x:T` is one an element, `y:S*` one a segment.

@@ -22,9 +22,10 @@ from launchers import (
     widths,
 )
 
-from nvalchemiops import segment_ops, segment_ops_backward
-from nvalchemiops.kernels import launch
-from nvalchemiops.kernels.signatures import SIGNATURES
+from segmentops import warp as segment_ops
+from segmentops import warp_backward as segment_ops_backward
+from segmentops.kernels import launch
+from segmentops.kernels.signatures import SIGNATURES
 
 
 def test_interface():
@@ -66,7 +67,7 @@ def nothing_runs(request, monkeypatch):
             raise AssertionError("launched before the arguments were checked")
 
         monkeypatch.setattr(launch, "_launch", refuse)
-        monkeypatch.setattr("nvalchemiops.kernels.dispatch._native", refuse)
+        monkeypatch.setattr("segmentops.kernels.dispatch._native", refuse)
 
 
 def rejected(error, name, values, *words):

@@ -19,7 +19,7 @@ from launchers import (
     widths,
 )
 
-from nvalchemiops.kernels import launch
+from segmentops.kernels import launch
 
 DISTRIBUTIONS = {
     "short": (sorted_idx(700, 200), 200),

@@ -11,7 +11,7 @@ import warp as wp
 from launchers import call, route, sorted_idx
 from native.process import python
 
-from nvalchemiops.kernels import _packed, _registry
+from segmentops.kernels import _packed, _registry
 
 
 def test_two_threads_build_one_packed_kernel(monkeypatch):
@@ -68,9 +68,9 @@ def test_a_first_call_in_a_child_that_was_forked_while_the_lock_was_held(way):
     (code,) = python(f"""
     import os, signal, threading
     import warp as wp
-    from nvalchemiops import _building
-    from nvalchemiops.kernels import dispatch
-    from nvalchemiops.segment_ops import segmented_mul
+    from segmentops import _building
+    from segmentops.kernels import dispatch
+    from segmentops.warp import segmented_mul
     dispatch.use_engine = {way == "engine"}
     x = wp.array([1.0, 2.0, 3.0], dtype=wp.float32, device="cpu")
     idx = wp.array([0, 0, 1], dtype=wp.int32, device="cpu")
@@ -96,7 +96,7 @@ def test_a_first_call_in_a_child_that_was_forked_while_the_lock_was_held(way):
 def test_who_forks_while_building_lets_go_of_the_lock():
     (code,) = python("""
     import os, threading
-    from nvalchemiops import _building
+    from segmentops import _building
     with _building.building():
         child = os.fork()
     if child == 0:

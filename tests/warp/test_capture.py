@@ -19,8 +19,8 @@ from launchers import (
     widths,
 )
 
-from nvalchemiops.segment_ops import segmented_dot, segmented_mul, segmented_rms_norm, segmented_sum
-from nvalchemiops.segment_ops_backward import (
+from segmentops.warp import segmented_dot, segmented_mul, segmented_rms_norm, segmented_sum
+from segmentops.warp_backward import (
     segmented_dot_backward,
     segmented_mul_backward,
     segmented_mul_double_backward,

@@ -9,8 +9,8 @@ import pytest
 import warp as wp
 from launchers import BOTH, INTERFACE, call, lengths, make_inputs, route, same_bits, sorted_idx, widths
 
-from nvalchemiops.kernels import _packed, launch
-from nvalchemiops.kernels.reduce import TERMS
+from segmentops.kernels import _packed, launch
+from segmentops.kernels.reduce import TERMS
 
 DISTRIBUTIONS = {
     "singletons": (np.arange(600, dtype=np.int32), 600),

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import warp as wp
 
-from nvalchemiops.kernels import launch, reduce
-from nvalchemiops.kernels.launch import MAX_SCALARS, SUPER, Rows
+from segmentops.kernels import launch, reduce
+from segmentops.kernels.launch import MAX_SCALARS, SUPER, Rows
 
 LARGEST = (1 << 31) - 1
 

@@ -11,8 +11,8 @@ import re
 import pytest
 import warp as wp
 
-from nvalchemiops.kernels import _registry, launch
-from nvalchemiops.kernels._registry import FAMILIES
+from segmentops.kernels import _registry, launch
+from segmentops.kernels._registry import FAMILIES
 
 assert launch  # importing it registers every family
 
@@ -106,7 +106,7 @@ def test_ptx_checks_see_what_they_should(tmp_path):
             v[k[j]] = x[i] * x[j] + v[k[i]]
         wp.atomic_add(out, 0, v[k[i]])
 
-    module = wp.get_module("nvalchemiops.tests.wrong")
+    module = wp.get_module("segmentops.tests.wrong")
     kernels = {"wrong": wp.Kernel(wrong, key="wrong", module=module, options={"enable_backward": False})}
     found = complaints("cooperative", compile_ptx(kernels, 80, tmp_path)["wrong"])
     assert {"float atomics", "atomics", "local memory", "contraction"} <= set(found)

@@ -24,7 +24,7 @@ from launchers import (
     widths,
 )
 
-from nvalchemiops.kernels import dispatch
+from segmentops.kernels import dispatch
 
 FULL = [np.float32, np.float64]
 ELEMENTWISE = [name for name in INTERFACE if name not in REDUCING and name.startswith("segmented")]

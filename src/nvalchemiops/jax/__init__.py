@@ -1,11 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX bindings: `nvalchemiops.jax.segment_ops`, and the FFI handlers that exported programs need."""
+"""The interface on JAX arrays: see `segmentops.jax`."""
 
-try:
-    import jax as _jax  # noqa: F401
-except ImportError as error:
-    raise ImportError("nvalchemiops.jax needs JAX, which is not installed: pip install 'jax>=0.10'") from error
-
-from ._lowering import ffi_targets
-
-__all__ = ["ffi_targets"]
+from .segment_ops import *  # noqa: F403
+from .segment_ops import __all__ as __all__

@@ -1,18 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch bindings: the functions of `nvalchemiops.torch.segment_ops`, the index check, and operations from your own
-launchers.
+"""The interface on PyTorch tensors: see `segmentops.torch`."""
 
-Importing this registers the operations that exported, packaged and scripted programs call.
-"""
+from segmentops.torch import register_warp_op_chain
 
-try:
-    import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise ImportError("nvalchemiops.torch needs PyTorch, which is not installed: pip install 'torch>=2.8'") from error
-
-from . import segment_ops
-from ._chain import register_warp_op_chain
-from ._index import invalidate, set_index_check
 from .segment_ops import *  # noqa: F403
+from .segment_ops import __all__ as _operations
 
-__all__ = ["invalidate", "register_warp_op_chain", "set_index_check", *segment_ops.__all__]
+__all__ = ["register_warp_op_chain", *_operations]

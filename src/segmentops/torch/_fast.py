@@ -236,7 +236,7 @@ def _fits() -> bool:
         address = native.load().address("plain_layout")
         require_layout(address, _World, _Array, _Operation, _Route, _Plan, _Function)
     except native.NativeBuildError as error:
-        warnings.warn(f"nvalchemiops.torch makes its calls in Python, which is slower: {error}", stacklevel=2)
+        warnings.warn(f"segmentops.torch makes its calls in Python, which is slower: {error}", stacklevel=2)
         return False
     return True
 

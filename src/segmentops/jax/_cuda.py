@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations by Warp's kernels, as functions that XLA calls: what a compiled program runs on CUDA.
 
-`warp.jax_callable` wraps the launches of `nvalchemiops.kernels`, which know nothing of JAX. XLA calls Python once for
+`warp.jax_callable` wraps the launches of `segmentops.kernels`, which know nothing of JAX. XLA calls Python once for
 each operation, or once in all: the launches are declared capturable (graph mode JAX), so XLA may record them in the
 CUDA graphs that it makes of a program. For that nothing may be allocated or compiled in a call: scratch is one more
 result of the call, and the kernels are loaded when the program is lowered. Both come out of a rehearsal, the same

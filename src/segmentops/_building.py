@@ -98,7 +98,7 @@ def _keep_nothing(reason: str) -> None:
     global temporary
     import warp as wp
 
-    process, folder = os.getpid(), tempfile.mkdtemp(prefix="nvalchemiops-")
+    process, folder = os.getpid(), tempfile.mkdtemp(prefix="segmentops-")
 
     def remove() -> None:
         if os.getpid() == process:  # a forked child leaves it to its parent
@@ -147,7 +147,7 @@ def notice(what: str, duration: str = "about 10 s", seconds: float = 1.0) -> Ite
             return
         _said.add(what)
         once = ", once" if _keeps() else ""
-        sys.stderr.write(f"nvalchemiops: compiling {what}, {duration}{once}\n")  # in one piece: a notebook shows pieces
+        sys.stderr.write(f"segmentops: compiling {what}, {duration}{once}\n")  # in one piece: a notebook shows pieces
         sys.stderr.flush()
 
     timer = threading.Timer(seconds, say)

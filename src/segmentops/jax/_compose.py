@@ -14,7 +14,7 @@ from ._arguments import dtype_of, narrow, position_dtype
 
 
 class Namespace:
-    """What the formulas of `nvalchemiops.algebra` need beyond the primitives."""
+    """What the formulas of `segmentops.algebra` need beyond the primitives."""
 
     where = staticmethod(jnp.where)
     sqrt = staticmethod(jnp.sqrt)

@@ -64,7 +64,7 @@ def _warp_device(device: torch.device) -> Any:
         return wp.device_from_torch(device)
     except IndexError:  # of the devices that Warp has found
         raise RuntimeError(
-            f"nvalchemiops: Warp finds no device for tensors on {device}. {NEEDS}. Until then, move the tensors "
+            f"segmentops: Warp finds no device for tensors on {device}. {NEEDS}. Until then, move the tensors "
             "to the CPU."
         ) from None
 

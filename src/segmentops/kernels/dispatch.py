@@ -40,7 +40,7 @@ def _function(name: str, suffix: str) -> tuple[Any, tuple[str, ...], Any] | None
         arguments = next(table[name] for table in tables.values() if name in table)
         return getattr(native.load(), f"{name}_{suffix}" if suffix else name), tuple(arguments.split()), native.threads
     except Exception as error:  # whatever it is, there is another way
-        _say_once(f"nvalchemiops: the native engine cannot be used, Warp kernels run instead: {error}")
+        _say_once(f"segmentops: the native engine cannot be used, Warp kernels run instead: {error}")
         return None
 
 

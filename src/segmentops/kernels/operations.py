@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of `nvalchemiops.algebra` by launches of kernels, on `Rows`: what the bindings run on CUDA.
+"""The operations of `segmentops.algebra` by launches of kernels, on `Rows`: what the bindings run on CUDA.
 
 Elements are (n, columns), segment scalars (m, 1), segment matrices (m, k, j), positions an int32 a segment. Any widths,
 strides, scalar types and index types. An operation that is a sum of primitives is run as such, from its program.

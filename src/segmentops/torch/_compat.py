@@ -233,6 +233,6 @@ def fast_apply(cls: Any) -> Any:
 
 if _lost:
     warnings.warn(
-        f"nvalchemiops.torch: this torch lacks {'; '.join(_lost)}. Results are right, but for what the brackets say.",
+        f"segmentops.torch: this torch lacks {'; '.join(_lost)}. Results are right, but for what the brackets say.",
         stacklevel=1,
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 def define(title: str, source: str, names: dict[str, Any]) -> Any:
     """The function that `source` defines, with `names` as its globals. It is the last of them."""
-    file = f"<nvalchemiops {title}>"
+    file = f"<segmentops {title}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec"), names)
     return next(reversed(names.values()))

@@ -24,7 +24,7 @@ from ..native._signatures import after_results, takes_idx
 from . import _compose
 from ._arguments import dtype_of
 
-_PREFIX = "nvalchemiops_segmented_"
+_PREFIX = "segmentops_segmented_"
 _warned: set[str] = _process.kept("reasons given", set)
 _registered: dict[str, tuple[str, ...]] = _process.kept("tables of XLA's handlers", dict)
 _SUFFIXES = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
@@ -122,7 +122,7 @@ def _warn(kind: str, reason: str) -> None:
     if kind in _warned:
         return
     _warned.add(kind)
-    warnings.warn(f"nvalchemiops.jax runs on XLA's own ops, slower and less accurate: {reason}", stacklevel=2)
+    warnings.warn(f"segmentops.jax runs on XLA's own ops, slower and less accurate: {reason}", stacklevel=2)
 
 
 def ffi_targets(half: bool = False) -> tuple[str, ...]:
@@ -145,8 +145,8 @@ def ffi_targets(half: bool = False) -> tuple[str, ...]:
     --------
     >>> import jax, jax.numpy as jnp
     >>> from jax import export
-    >>> from nvalchemiops.jax import ffi_targets
-    >>> from nvalchemiops.jax.segment_ops import segmented_sum
+    >>> from segmentops.jax import ffi_targets
+    >>> from segmentops.jax.segment_ops import segmented_sum
     >>> function = jax.jit(lambda x, idx: segmented_sum(x, idx, 2))
     >>> checks = [export.DisabledSafetyCheck.custom_call(name) for name in ffi_targets()]
     >>> arguments = jnp.ones(3), jnp.array([0, 0, 1], jnp.int32)

@@ -82,7 +82,7 @@ def register_warp_op_chain(
     Examples
     --------
     >>> import torch
-    >>> from nvalchemiops.torch import register_warp_op_chain
+    >>> from segmentops.torch import register_warp_op_chain
     >>> cube = register_warp_op_chain(
     ...     "readme::cube",
     ...     lambda x: x**3,

@@ -53,7 +53,7 @@ def _addresses(kernel: wp.Kernel, count: int) -> list[int]:
 @functools.cache
 def _say_why(reason: str) -> None:
     warnings.warn(
-        f"nvalchemiops compiles its CPU engine anew in each process, since Warp's kernel cache cannot be used "
+        f"segmentops compiles its CPU engine anew in each process, since Warp's kernel cache cannot be used "
         f"({reason}). WARP_CACHE_PATH names another folder for it.",
         stacklevel=2,
     )
@@ -63,7 +63,7 @@ def _say_why(reason: str) -> None:
 def _cache_of_its_own() -> Iterator[None]:
     """For one build: once it is loaded, nothing reads the files again."""
     before = wp.config.kernel_cache_dir
-    with tempfile.TemporaryDirectory(prefix="nvalchemiops-") as folder:
+    with tempfile.TemporaryDirectory(prefix="segmentops-") as folder:
         wp.config.kernel_cache_dir = folder
         try:
             yield
@@ -89,9 +89,9 @@ def build(table: str, defines: dict[str, str] | None = None) -> list[int]:
     """
     if not hasattr(wp, "ModuleBuildOptions"):
         raise NativeBuildError(
-            f"warp {wp.__version__} has no ModuleBuildOptions, through which nvalchemiops compiles its CPU engine"
+            f"warp {wp.__version__} has no ModuleBuildOptions, through which segmentops compiles its CPU engine"
         )
-    name = ".".join(["nvalchemiops", "native", table, *(defines or {})])
+    name = ".".join(["segmentops", "native", table, *(defines or {})])
     source = _preamble(table, defines or {})
     if name in _built:
         before, addresses, _ = _built[name]

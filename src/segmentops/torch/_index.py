@@ -54,7 +54,7 @@ class set_index_check:  # noqa: N801  (used like torch.set_grad_enabled)
 
     Examples
     --------
-    >>> from nvalchemiops.torch import set_index_check
+    >>> from segmentops.torch import set_index_check
     >>> with set_index_check("always"):
     ...     pass
     """
@@ -98,7 +98,7 @@ def invalidate(idx: Tensor) -> None:
     Examples
     --------
     >>> import torch
-    >>> from nvalchemiops.torch import invalidate
+    >>> from segmentops.torch import invalidate
     >>> idx = torch.tensor([0, 0, 1], dtype=torch.int32)
     >>> idx.numpy()[1] = 1
     >>> invalidate(idx)

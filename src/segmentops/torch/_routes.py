@@ -7,7 +7,7 @@ operation:
 
     public function
       plain tensors, nothing active    -> kernel, or Function(kernel)
-      anything else                    -> torch.ops.nvalchemiops.segmented_<name>
+      anything else                    -> torch.ops.segmentops.segmented_<name>
             Autograd                   -> forward mode | one functorch level | Function | below: _autograd
             FuncTorchBatched           -> the batch folded into elements and segments: _vmap
             CPU                        -> kernel, after a check of the shapes
@@ -34,7 +34,7 @@ from ._arguments import FLOATS, KEPT, dtype_of
 from ._derivatives import ENTRIES, OPS, OperationRule
 from ._kernels import KERNELS
 
-NAMESPACE = "nvalchemiops"
+NAMESPACE = "segmentops"
 
 _library = _process.kept("library of operations", lambda: torch.library.Library(NAMESPACE, "DEF"))
 _defined: dict[str, Any] = _process.kept("operations", dict)  # by name; by an earlier import of this module, too

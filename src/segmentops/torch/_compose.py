@@ -19,7 +19,7 @@ from ._arguments import dtype_of
 
 
 class Namespace:
-    """What the formulas of `nvalchemiops.algebra` need beyond the primitives."""
+    """What the formulas of `segmentops.algebra` need beyond the primitives."""
 
     where = staticmethod(torch.where)
     sqrt = staticmethod(torch.sqrt)

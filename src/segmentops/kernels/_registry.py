@@ -40,7 +40,7 @@ def family(names: Iterable[str]) -> Callable[[Builder], Kernels]:
 
         @functools.cache
         def declared(name: str, scalar: str, index: str) -> dict[str, wp.Kernel]:
-            module = wp.get_module(f"nvalchemiops.kernels.{label}.{name}.{scalar}.{index}")
+            module = wp.get_module(f"segmentops.kernels.{label}.{name}.{scalar}.{index}")
             # No contraction: sums must have the same bits on every device.
             module.options.update(enable_backward=False, fuse_fp=False, fast_math=False)
             return {

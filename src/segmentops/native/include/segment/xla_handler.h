@@ -40,7 +40,7 @@ struct Reader {
     const i64 at = sizes->data[which], d = at & 7;
     const Buffer* b = at < 0 ? nullptr : buffer(at >> 3);
     if (!b || d >= b->rank + (d > 0)) {
-      wrong = "nvalchemiops: the attribute sizes does not fit the buffers";
+      wrong = "segmentops: the attribute sizes does not fit the buffers";
       return 0;
     }
     return d == 0 ? b->dims[0] : scalars(b, d);
@@ -53,7 +53,7 @@ struct Reader {
     const Buffer* b = buffer(pointer++);
     if (!b) return nullptr;
     if (!Holds<P>::type(b->type))
-      wrong = "nvalchemiops: an operand or a result has another type than the handler";
+      wrong = "segmentops: an operand or a result has another type than the handler";
     if constexpr (__is_same(P, const void)) mode |= b->type == S64 ? 1 : 4;   // idx, or the maxima of a derivative
     if constexpr (__is_same(P, void)) mode = b->type == S32 ? mode | 4 : mode & ~4;   // the maxima
     else if constexpr (!__is_const(P)) prefer_large_pages(b->data, (u64)scalars(b, 0) * sizeof(P));
@@ -72,15 +72,15 @@ template <class... A> struct Called {         // braces evaluate their arguments
 };
 template <class... A> Error* handle(const Frame* f, i64 (*function)(A...)) {
   constexpr i64 integers = ((__is_pointer(A) ? 0 : 1) + ...);
-  if (f->attributes.count != 1) return refuse(f, "nvalchemiops: the handler takes one attribute, sizes");
+  if (f->attributes.count != 1) return refuse(f, "segmentops: the handler takes one attribute, sizes");
   Reader r = {f, f->attributes.items[0], 0, 0, 0, nullptr};
   if (r.sizes->type != S64 || r.sizes->count != integers - 1)
-    return refuse(f, "nvalchemiops: the attribute sizes does not fit the handler");
+    return refuse(f, "segmentops: the attribute sizes does not fit the handler");
   r.start();
   ((void)r.template next<A>(), ...);
   if (r.wrong) return refuse(f, r.wrong);
   if (r.pointer < f->arguments.count + f->results.count)
-    return refuse(f, "nvalchemiops: more operands and results than the handler takes");
+    return refuse(f, "segmentops: more operands and results than the handler takes");
   i64 scalars = r.size(0);                    // n; then m, which costs little
   for (i64 i = 2; i < integers - 1; i++) scalars *= r.size(i);
   const bool shared = scalars >= SEG_PAYS_FROM && acquire(f);
@@ -91,7 +91,7 @@ template <class... A> Error* handle(const Frame* f, i64 (*function)(A...)) {
   const WithSubnormals scope;
   const Called<A...> called{function, r.template next<A>()...};
   if (shared) release();
-  if (called.result == NO_MEMORY) return refuse(f, "nvalchemiops: no memory for scratch", RESOURCE_EXHAUSTED);
+  if (called.result == NO_MEMORY) return refuse(f, "segmentops: no memory for scratch", RESOURCE_EXHAUSTED);
   return nullptr;
 }
 

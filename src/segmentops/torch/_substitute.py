@@ -32,7 +32,7 @@ def warn(reason: str) -> None:
     """Say why the engine is not used, once: each of its parts may fail."""
     _reasons.append(reason)
     if len(_reasons) == 1:
-        warnings.warn(f"nvalchemiops.torch runs on Warp's kernels on the CPU, which is slower: {reason}", stacklevel=2)
+        warnings.warn(f"segmentops.torch runs on Warp's kernels on the CPU, which is slower: {reason}", stacklevel=2)
 
 
 def _numbers(address: int, n: int, dtype: Any) -> np.ndarray:
