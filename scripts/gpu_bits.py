@@ -24,9 +24,9 @@ import warp as wp
 
 wp.config.log_level = 30
 
-from segmentops.algebra import OPERATIONS  # noqa: E402
 from segmentops.kernels import launch  # noqa: E402
 from segmentops.kernels._registry import FAMILIES, INDICES, SCALARS, THREADS  # noqa: E402
+from segmentops.ops.table import OPERATIONS  # noqa: E402
 from segmentops.torch import _cuda, _kernels, set_index_check  # noqa: E402
 from segmentops.torch import segment_ops as ops  # noqa: E402
 

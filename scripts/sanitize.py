@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 from segmentops.native import _engine, _threads  # noqa: E402
-from segmentops.native._signatures import exports  # noqa: E402
+from segmentops.ops.abi import exports  # noqa: E402
 
 
 def sources(folder: pathlib.Path) -> None:

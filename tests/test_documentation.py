@@ -9,7 +9,7 @@ import pytest
 import warp as wp
 
 MODULES = [
-    "segmentops.algebra",
+    "segmentops.ops.calculus",
     "segmentops.warp",
     "segmentops.warp_backward",
     "segmentops.torch._chain",

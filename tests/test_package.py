@@ -41,14 +41,6 @@ except ImportError as error:
     assert f"pip install '{wanted}'" in out
 
 
-def test_algebra_doctests():
-    import doctest
-
-    from segmentops import algebra
-
-    assert doctest.testmod(algebra).failed == 0
-
-
 CLOCKS = re.compile(r"\b(perf_counter|monotonic|process_time|thread_time|time\.time|timeit|default_timer)(_ns)?\b")
 
 

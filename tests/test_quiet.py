@@ -14,8 +14,11 @@ SAY_AT_ONCE = """
     _building.notice.__wrapped__.__defaults__ = ("about 10 s", 0.0)
 """
 FEW = """
-    from segmentops.native import _signatures
-    _signatures.TYPED["core"] = {name: _signatures.TYPED["core"][name] for name in ("sum", "broadcast")}
+    import dataclasses
+    from segmentops.ops import table
+    for name, op in table.OPERATIONS.items():
+        if op.module == "core" and name not in ("sum", "broadcast"):
+            table.OPERATIONS[name] = dataclasses.replace(op, module="left out")
 """
 TORCH = """
     import torch
@@ -113,7 +116,7 @@ WARP = """
 """
 
 
-@pytest.mark.parametrize("module", ["segment_ops", "segment_ops_backward"])
+@pytest.mark.parametrize("module", ["warp", "warp_backward"])
 def test_importing_the_launchers_initialises_warp_as_the_user_has_set_it(module, tmp_path):
     """Users of Warp see its banner and what it loads, unless they said otherwise."""
     pytest.importorskip("torch")

@@ -19,10 +19,10 @@ from jax import export
 from jax_battery import index, same_bits
 
 import segmentops
-from segmentops.algebra import OPERATIONS
 from segmentops.jax import _cuda, _lowering, _primitives
 from segmentops.jax.segment_ops import segmented_rms_norm, segmented_sum
 from segmentops.kernels import launch
+from segmentops.ops.table import OPERATIONS
 
 every_operation = pytest.mark.parametrize("name", OPERATIONS)
 

@@ -170,7 +170,7 @@ print(out.unique().tolist(), torch.allclose(x.grad, torch.tensor(1e-4)))
 def test_int64_idx_does_not_narrow_without_x64():
     python("""
 import numpy as np, jax, jax.numpy as jnp
-from segmentops.algebra import OPERATIONS
+from segmentops.ops.table import OPERATIONS
 from segmentops.jax._lowering import on_xla
 from segmentops.jax.segment_ops import segmented_dot, segmented_mul, segmented_sum
 try:

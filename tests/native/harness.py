@@ -152,51 +152,51 @@ def d_max_norm(idx, m, x):
     return {"out": out, "at": at}
 
 
-def d_matvec(idx, m, v, mat):
-    return {"out": hold(idx, m, np.einsum("nkj,nk->nj", take(idx, mat), v))}
+def d_matvec(idx, m, v, a):
+    return {"out": hold(idx, m, np.einsum("nkj,nk->nj", take(idx, a), v))}
 
 
-def d_matvec_t(idx, m, g, mat):
-    return {"out": hold(idx, m, np.einsum("nkj,nj->nk", take(idx, mat), g))}
+def d_matvec_t(idx, m, w, a):
+    return {"out": hold(idx, m, np.einsum("nkj,nj->nk", take(idx, a), w))}
 
 
 def d_matvec_add(idx, m, v, a, w, b):
     return {"out": d_matvec(idx, m, v, a)["out"] + d_matvec(idx, m, w, b)["out"]}
 
 
-def d_outer(idx, m, u, w):
-    return {"out": add_up(idx, m, np.einsum("nk,nj->nkj", u, w))}
+def d_outer(idx, m, v, w):
+    return {"out": add_up(idx, m, np.einsum("nk,nj->nkj", v, w))}
 
 
 def d_dot_backward(idx, m, g, x, y):
     return {"gx": d_mul(idx, m, y, g)["out"], "gy": d_mul(idx, m, x, g)["out"]}
 
 
-def d_matvec_backward(idx, m, g, v, mat):
-    return {"gv": d_matvec_t(idx, m, g, mat)["out"], "gm": d_outer(idx, m, v, g)["out"]}
+def d_matvec_backward(idx, m, g, v, a):
+    return {"gv": d_matvec_t(idx, m, g, a)["out"], "ga": d_outer(idx, m, v, g)["out"]}
 
 
-def d_mul_second(idx, m, a, b, g, x, s):
+def d_mul_second(idx, m, ggx, ggs, g, x, s):
     return {
-        "gg": d_mul_add(idx, m, a, s, x, b)["out"],
-        "gx": d_mul(idx, m, g, b)["out"],
-        "gs": d_dot(idx, m, g, a)["out"],
+        "gg": d_mul_add(idx, m, ggx, s, x, ggs)["out"],
+        "gx": d_mul(idx, m, g, ggs)["out"],
+        "gs": d_dot(idx, m, g, ggx)["out"],
     }
 
 
-def d_dot_second(idx, m, a, b, g, x, y):
+def d_dot_second(idx, m, ggx, ggy, g, x, y):
     return {
-        "gg": d_dot_add(idx, m, a, y, x, b)["out"],
-        "gx": d_mul(idx, m, b, g)["out"],
-        "gy": d_mul(idx, m, a, g)["out"],
+        "gg": d_dot_add(idx, m, ggx, y, x, ggy)["out"],
+        "gx": d_mul(idx, m, ggy, g)["out"],
+        "gy": d_mul(idx, m, ggx, g)["out"],
     }
 
 
-def d_matvec_second(idx, m, a, b, g, v, mat):
+def d_matvec_second(idx, m, ggv, gga, g, v, a):
     return {
-        "gg": d_matvec_add(idx, m, a, mat, v, b)["out"],
-        "gv": d_matvec_t(idx, m, g, b)["out"],
-        "gm": d_outer(idx, m, a, g)["out"],
+        "gg": d_matvec_add(idx, m, ggv, a, v, gga)["out"],
+        "gv": d_matvec_t(idx, m, g, gga)["out"],
+        "ga": d_outer(idx, m, ggv, g)["out"],
     }
 
 
@@ -225,20 +225,20 @@ OPS = {
     "rms_norm_double_backward": op("v:nk g:m x:nk inv:m/kept", "gg:m gx:nk", d_rms_second,
                                    "v g x inv idx gg gx inner counts", scratch="inner:m/f8 counts:m/i4"),
     "max_norm": op("x:nk", "out:m at:m/at", d_max_norm, "x idx out at"),
-    "matvec": op("v:nk mat:mkj", "out:nj", d_matvec, "v mat idx out", matrix=True, reduces=False),
-    "matvec_t": op("g:nj mat:mkj", "out:nk", d_matvec_t, "g mat idx out", matrix=True, reduces=False),
+    "matvec": op("v:nk a:mkj", "out:nj", d_matvec, "v a idx out", matrix=True, reduces=False),
+    "matvec_t": op("w:nj a:mkj", "out:nk", d_matvec_t, "w a idx out", matrix=True, reduces=False),
     "matvec_add": op("v:nk a:mkj w:nk b:mkj", "out:nj", d_matvec_add, "v a w b idx out", matrix=True, reduces=False),
-    "outer": op("u:nk w:nj", "out:mkj", d_outer, "u w idx out", matrix=True),
+    "outer": op("v:nk w:nj", "out:mkj", d_outer, "v w idx out", matrix=True),
     "dot_backward": op("g:m x:nk y:nk", "gx:nk gy:nk", d_dot_backward, "g x y idx gx gy", optional="gx gy",
                        reduces=False),
-    "matvec_backward": op("g:nj v:nk mat:mkj", "gv:nk gm:mkj", d_matvec_backward, "g v mat idx gv gm",
-                          matrix=True, optional="gv gm"),
-    "mul_double_backward": op("a:nk b:m g:nk x:nk s:m", "gg:nk gx:nk gs:m", d_mul_second,
-                              "a b g x s idx gg gx gs", optional="gg gx gs"),
-    "dot_double_backward": op("a:nk b:nk g:m x:nk y:nk", "gg:m gx:nk gy:nk", d_dot_second,
-                              "a b g x y idx gg gx gy", optional="gg gx gy"),
-    "matvec_double_backward": op("a:nk b:mkj g:nj v:nk mat:mkj", "gg:nj gv:nk gm:mkj", d_matvec_second,
-                                 "a b g v mat idx gg gv gm", matrix=True, optional="gg gv gm"),
+    "matvec_backward": op("g:nj v:nk a:mkj", "gv:nk ga:mkj", d_matvec_backward, "g v a idx gv ga",
+                          matrix=True, optional="gv ga"),
+    "mul_double_backward": op("ggx:nk ggs:m g:nk x:nk s:m", "gg:nk gx:nk gs:m", d_mul_second,
+                              "ggx ggs g x s idx gg gx gs", optional="gg gx gs"),
+    "dot_double_backward": op("ggx:nk ggy:nk g:m x:nk y:nk", "gg:m gx:nk gy:nk", d_dot_second,
+                              "ggx ggy g x y idx gg gx gy", optional="gg gx gy"),
+    "matvec_double_backward": op("ggv:nk gga:mkj g:nj v:nk a:mkj", "gg:nj gv:nk ga:mkj", d_matvec_second,
+                                 "ggv gga g v a idx gg gv ga", matrix=True, optional="gg gv ga"),
 }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_products(kind, suffix):
         assert off(call("dot", {"x": x, "y": y}, idx, 1, 3)["out"][0], exact_xy) <= 4
         both = exact_xy + exact_uw
         assert off(call("dot_add", {"x": x, "y": y, "u": u, "w": w}, idx, 1, 3)["out"][0], both) <= 4
-        outer = call("outer", {"u": x, "w": y}, idx, 1, 3, 3)["out"][0]
+        outer = call("outer", {"v": x, "w": y}, idx, 1, 3, 3)["out"][0]
         for k in range(3):
             terms = [Fraction(float(a)) * Fraction(float(b)) for a, b in zip(x[:, k], y[:, 1], strict=True)]
             assert off(outer[k, 1], terms) <= 4
@@ -97,8 +97,8 @@ def test_matrices(k, kind, suffix):
             terms = [Fraction(float(x)) * Fraction(float(y)) for x, y in pairs]
             assert abs(Fraction(float(out[0, j])) - sum(terms)) <= 4 * eps * sum(map(abs, terms))
 
-    within(call("matvec", {"v": ones, "mat": a[None]}, idx, 1, k, 2)["out"], a)
-    within(call("matvec_t", {"g": ones, "mat": np.ascontiguousarray(a.T)[None]}, idx, 1, 2, k)["out"], a)
+    within(call("matvec", {"v": ones, "a": a[None]}, idx, 1, k, 2)["out"], a)
+    within(call("matvec_t", {"w": ones, "a": np.ascontiguousarray(a.T)[None]}, idx, 1, 2, k)["out"], a)
     within(call("matvec_add", {"v": ones, "a": a[None], "w": ones, "b": b[None]}, idx, 1, k, 2)["out"], a, b)
 
 

@@ -13,19 +13,18 @@ from native.harness import MAXIMA, OPS, same_bits
 
 from segmentops import _building, native
 from segmentops.native import _build, _builtin, _engine
-from segmentops.native._signatures import INTEGERS, TYPED, UNTYPED, exports
+from segmentops.ops.abi import INTEGERS, MODULES, arguments, exports
+from segmentops.ops.table import OPERATIONS
 
 
 def test_every_function_is_tested():
-    typed = {name for table in TYPED.values() for name in table}
-    assert typed == set(OPS) | set(MAXIMA)
+    assert set(OPERATIONS) == set(OPS) | set(MAXIMA)
 
 
 def test_arguments_are_those_that_the_tests_pass():
-    for table in TYPED.values():
-        for name, arguments in table.items():
-            if name in OPS:
-                assert [a for a in arguments.split() if a not in INTEGERS] == OPS[name].order.split()
+    for name in OPERATIONS:
+        if name in OPS:
+            assert [a for a in arguments(name) if a not in INTEGERS] == OPS[name].order.split()
 
 
 def test_every_header_is_a_dependency_and_says_why_it_is_so():
@@ -44,7 +43,7 @@ def test_functions_of_a_table_are_attributes_after_the_first_use():
     assert {"sum_f32", "sum_f64"} <= set(vars(engine))
     with pytest.raises(AttributeError, match="no_such"):
         engine.no_such  # noqa: B018
-    assert not set(UNTYPED["core"]) - set(vars(engine))
+    assert not set(MODULES["core"]) - set(vars(engine))
 
 
 def test_without_the_build_options_the_error_says_so(monkeypatch):

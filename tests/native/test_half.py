@@ -73,7 +73,7 @@ def test_a_sum_is_rounded_once(suffix):
     columns = [np.ascontiguousarray(rows[:, q : q + 1]) for q in range(3)]
     idx = np.arange(len(rows), dtype=np.int32)
     mat = rows.reshape(-1, 3, 1)  # every sum as a product with a matrix, and as x s + y t where two numbers will do
-    out = call("matvec", {"v": np.ones((len(rows), 3), dtype), "mat": mat}, idx, len(rows), 3)["out"]
+    out = call("matvec", {"v": np.ones((len(rows), 3), dtype), "a": mat}, idx, len(rows), 3)["out"]
     np.testing.assert_array_equal(out[:, 0].astype(np.float64), want.astype(np.float64))
     two = columns[0].astype(np.float64)[:, 0] + columns[1].astype(np.float64)[:, 0]
     parts = {"x": columns[0], "s": one[:, 0], "y": columns[1], "t": one[:, 0]}

@@ -10,7 +10,7 @@ import torch
 from oracles import OPS
 from torch_battery import LENGTHS, assert_within, every_op, every_op_and_dtype, same_bits
 
-from segmentops.algebra import OPERATIONS
+from segmentops.ops.table import OPERATIONS
 
 N, M = 11, 5  # LENGTHS["mixed"], one empty segment
 

@@ -16,9 +16,8 @@ import torch
 import warp as wp
 from torch_battery import DTYPES, INDEX_DTYPES, make_index, same_bits
 
-from segmentops.algebra import OPERATIONS
 from segmentops.kernels import _packed, launch
-from segmentops.native._signatures import takes_idx
+from segmentops.ops.table import OPERATIONS
 from segmentops.torch import _cuda, _index, _kernels, _substitute, set_index_check
 
 every_operation = pytest.mark.parametrize("name", OPERATIONS)
@@ -259,7 +258,7 @@ def test_substitute_is_called_like_the_engine(name, monkeypatch):
                 patch.setitem(_kernels.FUNCTIONS[name], dtype, _substitute.function(name, dtype))
                 for inputs in (arrays, [spaced(a) for a in arrays]):
                     assert identical(_kernels.call(name, *inputs, index, 4), expected)
-                if takes_idx(name):
+                if OPERATIONS[name].takes_idx:
                     with pytest.raises(ValueError, match="sorted"):
                         _kernels.call(name, *arrays, index.flip(0), 4, 2)
 

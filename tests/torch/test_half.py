@@ -14,7 +14,7 @@ from torch_battery import (
     same_bits,
 )
 
-from segmentops.algebra import OPERATIONS
+from segmentops.ops.table import OPERATIONS
 from segmentops.torch import _cuda
 from segmentops.torch import segment_ops as ops
 from segmentops.torch._kernels import KERNELS

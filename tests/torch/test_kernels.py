@@ -10,12 +10,11 @@ import pytest
 import torch
 from torch_battery import same_bits
 
-from segmentops.algebra import OPERATIONS
-from segmentops.native._signatures import TYPED, takes_idx
+from segmentops.ops import abi
+from segmentops.ops.table import OPERATIONS, PUBLIC
 from segmentops.torch import _arguments, _fast, _kernels, segment_ops, set_index_check
 
-SIGNATURES = {name: arguments.split() for table in TYPED.values() for name, arguments in table.items()}
-PUBLIC = ("sum", "mean", "dot", "rms_norm", "max_norm", "mul", "matvec")
+SIGNATURES = {name: abi.arguments(name) for name in OPERATIONS}
 N, M = 9, 4
 
 every_function = pytest.mark.parametrize("name", PUBLIC)
@@ -35,11 +34,11 @@ def index(n=N, dtype=torch.int32):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_call_has_the_engines_arguments(name):
     operation = _fast._operation(name)
-    given = operation.operands + takes_idx(name) + operation.outputs + (5 if operation.matrices else 4)
+    given = operation.operands + OPERATIONS[name].takes_idx + operation.outputs + (5 if operation.matrices else 4)
     assert given == len(SIGNATURES[name])
     arrays = SIGNATURES[name][: -(5 if operation.matrices else 4)]
     operands = [a for a in arrays if a != "idx"][: operation.operands]
-    assert arrays.index("idx") == len(operands) if takes_idx(name) else "idx" not in arrays
+    assert arrays.index("idx") == len(operands) if OPERATIONS[name].takes_idx else "idx" not in arrays
 
 
 @pytest.fixture(params=["exchange", "attributes"])

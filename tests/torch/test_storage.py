@@ -15,7 +15,7 @@ from oracles import OPS
 from torch.func import grad, hessian, jvp, vmap
 from torch_battery import Case, make_index, same_bits
 
-from segmentops.algebra import OPERATIONS
+from segmentops.ops.table import OPERATIONS
 from segmentops.torch import _compat, _fast
 
 N, M = 11, 5

@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _shapes
-from ..algebra import Operand, Operation
+from ..ops import check as shapes
+from ..ops.table import Operand, Operation
 from ._compat import Tracer, is_symbolic_dim
 
 FLOATS = frozenset(map(jnp.dtype, ("float32", "float64", "float16", "bfloat16")))
@@ -71,7 +71,7 @@ def check(name: str, op: Operation, labels: Sequence[str], arrays: Sequence[Any]
             f"{name}: num_segments must be an int, got a traced value: it is part of the shape of the program. Use "
             "static_argnames='num_segments' in jax.jit, or close over the number."
         )
-    m = num_segments if is_symbolic_dim(num_segments) else _shapes.number(name, num_segments)
+    m = num_segments if is_symbolic_dim(num_segments) else shapes.number(name, num_segments)
     promotion = f"Convert one, as in {labels[-1]}.astype({labels[0]}.dtype)."
-    _shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "{}.astype(jnp.{})", promotion)
+    shapes.check(name, op, labels, arrays, idx, m, FLOATS, INDICES, "{}.astype(jnp.{})", promotion)
     return m

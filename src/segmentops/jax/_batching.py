@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..algebra import Operand, Operation
+from ..ops.table import Operand, Operation
 from ._arguments import LARGEST, narrow, position_dtype
 from ._compat import by_samples
 

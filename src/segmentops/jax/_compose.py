@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import algebra
-from ..algebra import OPERATIONS, PROGRAMS
+from ..ops import calculus, formulas
+from ..ops.calculus import PROGRAMS
+from ..ops.table import OPERATIONS, PRIMITIVES
 from ._arguments import dtype_of, narrow, position_dtype
 
 
 class Namespace:
-    """What the formulas of `segmentops.algebra` need beyond the primitives."""
+    """What the formulas of `segmentops.ops` need beyond the primitives."""
 
     where = staticmethod(jnp.where)
     sqrt = staticmethod(jnp.sqrt)
@@ -128,7 +129,7 @@ class Xla:
         return jnp.where((first < n) & (first >= 0), first, -1).astype(position_dtype(n))
 
 
-XLA = Namespace({name: getattr(Xla, name) for name in algebra.ADJOINTS})
+XLA = Namespace({name: getattr(Xla, name) for name in PRIMITIVES})
 
 
 def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> list[Any]:
@@ -139,7 +140,7 @@ def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> l
 
 
 def wide(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> list[Any]:
-    """The same, not rounded; `name` may be a formula of `algebra` that is no operation."""
+    """The same, not rounded; `name` may be one of `formulas` that is no operation."""
     if tensors[0].dtype == jnp.float64 and not jax.config.jax_enable_x64:  # made where it was enabled
         with jax.enable_x64(True):
             return wide(name, P, tensors, idx, m)
@@ -148,13 +149,13 @@ def wide(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> list[
     if name in PROGRAMS:
         program = PROGRAMS[name]
         values = dict(zip(program.inputs, operands, strict=True))
-        return [algebra.evaluate(terms, values, _apply(P, idx, m), jnp.add) for terms in program.outputs.values()]
+        return [calculus.evaluate(terms, values, _apply(P, idx, m), jnp.add) for terms in program.outputs.values()]
     if name == "rms_norm":
-        return list(algebra.rms_norm(P, operands[0], idx, m))
+        return list(formulas.rms_norm(P, operands[0], idx, m))
     if name == "max_norm":
         at = Xla.max_norm_at(operands[0], idx, m)
-        return [algebra.max_norm(P, operands[0], at), at]
-    found = getattr(algebra, name)(P, *operands, idx, m)  # a derivative of a norm
+        return [formulas.max_norm(P, operands[0], at), at]
+    found = getattr(formulas, name)(P, *operands, idx, m)  # a derivative of a norm
     return list(found) if isinstance(found, tuple) else [found]
 
 

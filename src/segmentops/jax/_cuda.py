@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import warp as wp
 
 from .. import _building
-from ..algebra import OPERATIONS, Operand
 from ..kernels._packed import loading
 from ..kernels.launch import MAX_SCALARS, THREADS, Place, Rows
 from ..kernels.operations import LAUNCHES
+from ..ops.table import OPERATIONS, Operand
 from ._arguments import dtype_of
 
 DTYPES = {

@@ -17,10 +17,10 @@ import jax
 import numpy as np
 
 from .. import _building, _process, native
-from ..algebra import Operand, Operation
 from ..native import _xla
 from ..native._engine import HALF_TABLES, TABLES
-from ..native._signatures import after_results, takes_idx
+from ..ops.abi import after_results, table_of
+from ..ops.table import Operand, Operation
 from . import _compose
 from ._arguments import dtype_of
 
@@ -47,7 +47,7 @@ def on_cpu(op: Operation) -> Callable[..., list[Any]]:
     def lower(*args: Any, m: int) -> list[Any]:
         *tensors, idx = args
         suffix = _SUFFIXES[str(tensors[0].dtype)]
-        if not register(_xla.table_of(op.name, suffix)):
+        if not register(table_of(op.name, suffix)):
             return otherwise(*args, m=m)
         return _call(op, tensors, idx, m, f"{_PREFIX}{op.name}_{suffix}")
 
@@ -81,13 +81,13 @@ def _call(op: Operation, tensors: Sequence[Any], idx: Any, m: int, target: str) 
     results = (*op.results, *(scratch for scratch in after_results(op.name) if scratch))
     shapes = replace(op, results=results).result_shapes([t.shape for t in tensors], n, m)
     outs = [jax.ShapeDtypeStruct(s, dtype_of(r, dtype, n)) for s, r in zip(shapes, results, strict=True)]
-    arrays = [*tensors, idx] if takes_idx(op.name) else tensors
+    arrays = [*tensors, idx] if op.takes_idx else tensors
     return jax.ffi.ffi_call(target, outs)(*arrays, sizes=_sizes(op))[: len(op.results)]
 
 
 def _sizes(op: Operation) -> np.ndarray:
     """Where a handler finds n, m, k and j in the shapes of operands and results: see xla_handler.h."""
-    index = [Operand("idx", "n", ())] * takes_idx(op.name)
+    index = [Operand("idx", "n", ())] * op.takes_idx
     found: dict[str, int] = {}
     for b, operand in enumerate((*op.operands, *index, *op.results)):
         found.setdefault(operand.lead, 8 * b)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations that JAX needs: those of the algebra, and tangents.
+"""The operations that JAX needs: those of the table, and tangents.
 
 JAX differentiates forward and transposes what is linear. The tangent of an operation with one result is a sum of two
-primitives at most, which is an operation of the algebra. The tangent of one with several results is an operation of
+primitives at most, which is an operation of the table. The tangent of one with several results is an operation of
 its own, so that its transpose sees all cotangents at once and can be one fused operation: that of `mul_backward` is
 `mul_double_backward`. The same holds for the norms and their derivatives.
 """
@@ -13,8 +13,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .. import algebra
-from ..algebra import OPERATIONS, PROGRAMS, Operand, Operation, Program, Term
+from ..ops import calculus
+from ..ops.calculus import PROGRAMS, Program, Term
+from ..ops.table import OPERATIONS, Operand, Operation
 
 NORMS = ("rms_norm", "max_norm")
 
@@ -30,7 +31,7 @@ class Tangent:
 
 @functools.cache
 def tangent(of: Tangent | str, moving: tuple[str, ...]) -> Tangent:
-    """The tangent of an operation of the algebra, or of a tangent."""
+    """The tangent of an operation of the table, or of a tangent."""
     op, program = (OPERATIONS[of], PROGRAMS[of]) if isinstance(of, str) else (of.op, of.program)
     taken = list(program.inputs)
     names = {}
@@ -42,7 +43,7 @@ def tangent(of: Tangent | str, moving: tuple[str, ...]) -> Tangent:
     outputs = {
         o: tuple(Term(t.primitive, tuple(renamed.get(i, i) for i in t.operands)) for t in terms)
         for o in program.outputs
-        if (terms := algebra.tangent(program, o, moving))
+        if (terms := calculus.tangent(program, o, moving))
     }
     operands = (*op.operands, *(replace(_operand(op, name), name=new) for name, new in names.items()))
     results = tuple(i for i, o in enumerate(program.outputs) if o in outputs)
@@ -72,7 +73,7 @@ def linear_transpose(
         for term in program.outputs[output]:
             for position, operand in enumerate(term.operands):
                 if operand in found:
-                    found[operand] += (algebra.adjoint(term, position, cotangent),)
+                    found[operand] += (calculus.adjoint(term, position, cotangent),)
     return found
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One JAX primitive for each operation: types, tangents, transposes and batching, read from the algebra.
+"""One JAX primitive for each operation: types, tangents, transposes and batching, read from the table.
 
 A primitive takes its operands, then idx, and has the static parameter m; its results are a list. All of it is built
-once for each line of `algebra.SHAPES`, and for the tangents of `_operations` when they are first needed.
+once for each line of the table, and for the tangents of `_operations` when they are first needed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import algebra
-from ..algebra import OPERATIONS, PROGRAMS, Operation, Program
+from ..ops import calculus, table
+from ..ops.calculus import PROGRAMS, Program
+from ..ops.table import OPERATIONS, Operation
 from . import _batching, _compat, _compose, _lowering, _operations
 from ._arguments import dtype_of
 from ._compat import Primitive, Zero, is_undefined
@@ -40,11 +41,11 @@ def _apply(idx: Any, m: int) -> Rule:
     return lambda name, *operands: bind(name, *operands, idx=idx, m=m)
 
 
-def _evaluate(terms: Sequence[algebra.Term], values: dict[str, Any], idx: Any, m: int) -> Any:
+def _evaluate(terms: Sequence[calculus.Term], values: dict[str, Any], idx: Any, m: int) -> Any:
     """The sum of terms, rounded once; None if there is none."""
-    if len(algebra.calls(terms, values)) < 2:
-        return algebra.evaluate(terms, values, _apply(idx, m), jnp.add)
-    found = algebra.evaluate(terms, {n: _wide(v) for n, v in values.items()}, _apply(idx, m), jnp.add)
+    if len(calculus.calls(terms, values)) < 2:
+        return calculus.evaluate(terms, values, _apply(idx, m), jnp.add)
+    found = calculus.evaluate(terms, {n: _wide(v) for n, v in values.items()}, _apply(idx, m), jnp.add)
     return _compose.in_dtype(found, next(iter(values.values())).dtype)
 
 
@@ -104,7 +105,7 @@ def _tangents(of: Tangent | str, op: Operation, program: Program, get: Callable[
             values = dict(zip(program.inputs, operands, strict=True))
             if isinstance(of, str):
                 values |= {"d" + n: t for n, t in moves.items()}
-                return outs, [_evaluate(algebra.tangent(program, "out", tuple(moves)), values, idx, m)]
+                return outs, [_evaluate(calculus.tangent(program, "out", tuple(moves)), values, idx, m)]
         if moves:
             tangent = _operations.tangent(of, tuple(moves))
             parts = _bind(_tangent_primitive(tangent), *operands, *moves.values(), idx, m=m)
@@ -313,4 +314,4 @@ for _name in PROGRAMS:
 for _name in NORMS:
     _define_norm(_name)
 
-_NAMESPACE = _compose.Namespace({name: _primitive(name) for name in algebra.ADJOINTS})
+_NAMESPACE = _compose.Namespace({name: _primitive(name) for name in table.PRIMITIVES})

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..algebra import OPERATIONS
+from ..ops.table import OPERATIONS
 from . import _arguments, _compat, _index, _primitives
 
 

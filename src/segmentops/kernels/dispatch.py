@@ -34,11 +34,9 @@ def _function(name: str, suffix: str) -> tuple[Any, tuple[str, ...], Any] | None
     """A function of the engine, its argument names, and what says how many threads a job gets; None without engine."""
     try:
         from .. import native
-        from ..native._signatures import TYPED, UNTYPED
+        from ..ops.abi import arguments
 
-        tables = TYPED if suffix else UNTYPED
-        arguments = next(table[name] for table in tables.values() if name in table)
-        return getattr(native.load(), f"{name}_{suffix}" if suffix else name), tuple(arguments.split()), native.threads
+        return getattr(native.load(), f"{name}_{suffix}" if suffix else name), arguments(name), native.threads
     except Exception as error:  # whatever it is, there is another way
         _say_once(f"segmentops: the native engine cannot be used, Warp kernels run instead: {error}")
         return None
@@ -211,7 +209,7 @@ def extreme(mode: Any, x: wp.array, idx: wp.array, out: wp.array) -> None:
 
 def outer(u: wp.array, w: wp.array, idx: wp.array, out: wp.array) -> None:
     m, k, j = out.shape[0], _width(u), _width(w)
-    if not _native("outer", idx, m, k, j=j, u=u, w=w, out=out):
+    if not _native("outer", idx, m, k, j=j, v=u, w=w, out=out):
         launch.reduce("outer", (rows(u), rows(w)), idx, m, columns=k * j, j=j, out=rows(out))
 
 
@@ -315,13 +313,13 @@ def max_norm_double_backward(
 # ------------------------------------------------------------------ matrices
 def matvec(v: wp.array, a: wp.array, idx: wp.array, out: wp.array) -> None:
     m = a.shape[0]
-    if not _native("matvec", idx, m, _width(v), j=_width(out), v=v, mat=a, out=out):
+    if not _native("matvec", idx, m, _width(v), j=_width(out), v=v, a=a, out=out):
         launch.matvec(idx, m, rows(out), rows(v), matrices(a))
 
 
 def matvec_t(g: wp.array, a: wp.array, idx: wp.array, out: wp.array) -> None:
     m = a.shape[0]
-    if not _native("matvec_t", idx, m, _width(out), j=_width(g), g=g, mat=a, out=out):
+    if not _native("matvec_t", idx, m, _width(out), j=_width(g), w=g, a=a, out=out):
         launch.matvec(idx, m, rows(out), rows(g), matrices(a, transposed=True))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of `segmentops.algebra` by launches of kernels, on `Rows`: what the bindings run on CUDA.
+"""The operations of `segmentops.ops` by launches of kernels, on `Rows`: what the bindings run on CUDA.
 
 Elements are (n, columns), segment scalars (m, 1), segment matrices (m, k, j), positions an int32 a segment. Any widths,
 strides, scalar types and index types. An operation that is a sum of primitives is run as such, from its program.
@@ -10,7 +10,7 @@ from typing import Any
 
 import warp as wp
 
-from .. import algebra
+from ..ops import calculus
 from . import launch
 from ._packed import place_of
 from .launch import Rows
@@ -125,10 +125,10 @@ LAUNCHES: dict[str, Callable[..., None]] = {
 
 def _program(name: str) -> Callable[..., None]:
     """An operation whose results are sums of primitives: one launch (or two, for a long reduction) a result."""
-    program = algebra.PROGRAMS[name]
+    program = calculus.PROGRAMS[name]
     steps = []
     for terms in program.outputs.values():
-        (call,) = algebra.calls(terms, set(program.inputs))
+        (call,) = calculus.calls(terms, set(program.inputs))
         steps.append((LAUNCHES[call.primitive], [program.inputs.index(o) for o in call.operands]))
 
     def run(idx: Any, m: int, *arrays: Any) -> None:
@@ -138,4 +138,4 @@ def _program(name: str) -> Callable[..., None]:
     return run
 
 
-LAUNCHES |= {name: _program(name) for name in algebra.OPERATIONS if name not in LAUNCHES}
+LAUNCHES |= {name: _program(name) for name in calculus.PROGRAMS if name not in LAUNCHES}

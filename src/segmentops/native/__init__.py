@@ -2,7 +2,7 @@
 """The CPU engine: C++ headers compiled at run time by the Clang inside Warp.
 
 `load` gives the functions, `threads` the number of threads to call them with. What the functions compute and which
-arrays they take is in `_signatures` and in the headers under `include/segment`; `rule.h` states what fixes their bits.
+arrays they take is in `ops.abi` and in the headers under `include/segment`; `rule.h` states what fixes their bits.
 """
 
 from ._engine import Engine, NativeBuildError, load

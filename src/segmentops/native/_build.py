@@ -18,8 +18,8 @@ from collections.abc import Iterator
 import warp as wp
 
 from .. import _building, _process
+from ..ops.abi import exports
 from ._engine import NativeBuildError
-from ._signatures import exports
 
 INCLUDE = pathlib.Path(__file__).resolve().parent / "include"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine as Python sees it: one function for each name of `_signatures`, compiled on first use."""
+"""The engine as Python sees it: one function for each name of `ops.abi`, compiled on first use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _building
+from ..ops.abi import COMMON, INTEGERS, exports
 from . import _builtin, _threads
-from ._signatures import COMMON, INTEGERS, exports
 
 TABLES = ("core", "second")
 NO_MEMORY = -2  # what a function returns then (`scratch.h`); the built-ins raise MemoryError themselves

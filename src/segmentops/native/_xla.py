@@ -7,14 +7,9 @@ that calls it.
 
 from __future__ import annotations
 
+from ..ops.abi import MEMORY, exports
 from ._engine import use_memory
-from ._signatures import HALF, MEMORY, TYPED, exports
 from ._threads import PAYS_FROM
-
-
-def table_of(name: str, suffix: str) -> str:
-    """The table that has operation `name` for data of a type, ``"f32"``."""
-    return "half_" * (suffix in HALF) + next(table for table in TYPED if name in TYPED[table])
 
 
 def handlers(table: str) -> dict[str, int]:

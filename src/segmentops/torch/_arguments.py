@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import _shapes
-from ..algebra import Operand, Operation
+from ..ops import check as shapes
+from ..ops.table import Operand, Operation
 from ._compat import check_value, differ, is_dynamo_compiling
 
 # The dtypes of the data, and in which each keeps by-products: 1 / (out count) is often no number of half precision.
@@ -20,7 +20,7 @@ KEPT = {
     torch.float16: torch.float32,
     torch.bfloat16: torch.float32,
 }
-FLOATS = _shapes.FLOATS  # in words
+FLOATS = shapes.FLOATS  # in words
 INDICES = (torch.int32, torch.int64)
 
 
@@ -47,7 +47,7 @@ def segments(name: str, num_segments: Any) -> Any:
             f"{name}: num_segments must be an int, got a tensor on {num_segments.device}, whose value would cost a "
             "synchronisation. Keep the number of segments as a Python int, or pass int(num_segments) yourself."
         )
-    return _shapes.number(name, num_segments)
+    return shapes.number(name, num_segments)
 
 
 def check(name: str, op: Operation, labels: Sequence[str], tensors: Sequence[Any], idx: Any, num_segments: Any) -> Any:
@@ -66,7 +66,7 @@ def check(name: str, op: Operation, labels: Sequence[str], tensors: Sequence[Any
     m = segments(name, num_segments)
     x = tensors[0]
     promotion = f"Convert one, as in {labels[-1]}.to({labels[0]}.dtype), also under autocast."
-    _shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "{}.to(torch.{})", promotion, differ)
+    shapes.check(name, op, labels, tensors, idx, m, KEPT, INDICES, "{}.to(torch.{})", promotion, differ)
     # M = 0 only with N = 0; not asked where m may be known at run time only.
     if not is_dynamo_compiling() and isinstance(m, int) and m == 0 and idx.shape[0] != 0:
         raise ValueError(f"{name}: num_segments is 0, so no idx is in range, but there are {idx.shape[0]} elements")

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import algebra
-from ..algebra import OPERATIONS, PROGRAMS
+from ..ops import calculus, formulas
+from ..ops.calculus import PROGRAMS
+from ..ops.table import OPERATIONS, PRIMITIVES
 from ._arguments import dtype_of
 
 
 class Namespace:
-    """What the formulas of `segmentops.algebra` need beyond the primitives."""
+    """What the formulas of `segmentops.ops` need beyond the primitives."""
 
     where = staticmethod(torch.where)
     sqrt = staticmethod(torch.sqrt)
@@ -162,17 +163,17 @@ def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Tensor, m: Any) -
                 return run(*operands[:half], idx, m) + run(*operands[half:], idx, m)
             return getattr(P, primitive)(*operands, idx, m)
 
-        outs = [algebra.evaluate(terms, values, apply, torch.add) for terms in program.outputs.values()]
+        outs = [calculus.evaluate(terms, values, apply, torch.add) for terms in program.outputs.values()]
     elif name == "rms_norm":
-        outs = list(algebra.rms_norm(P, wide[0], idx, m))
+        outs = list(formulas.rms_norm(P, wide[0], idx, m))
     elif name == "max_norm":
         at = Aten.max_norm_at(wide[0], idx, m)
-        outs = [algebra.max_norm(P, wide[0], at), at]
+        outs = [formulas.max_norm(P, wide[0], at), at]
     else:  # a derivative of a norm
-        found = getattr(algebra, name)(P, *wide, idx, m)
+        found = getattr(formulas, name)(P, *wide, idx, m)
         outs = list(found) if isinstance(found, tuple) else [found]
     outs = [o.to(dtype_of(r, dtype)) for o, r in zip(outs, op.results, strict=True)]
     return outs[0] if len(op.results) == 1 else tuple(outs)
 
 
-ATEN = Namespace({name: getattr(Aten, name) for name in algebra.ADJOINTS})
+ATEN = Namespace({name: getattr(Aten, name) for name in PRIMITIVES})

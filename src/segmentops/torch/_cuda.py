@@ -18,10 +18,10 @@ import warp as wp
 from torch import Tensor
 
 from .. import _building
-from ..algebra import OPERATIONS, Operand
 from ..kernels._packed import NEEDS
 from ..kernels.launch import Place, Rows
 from ..kernels.operations import LAUNCHES
+from ..ops.table import OPERATIONS, Operand
 from . import _compat, _memory
 from ._arguments import dtype_of
 

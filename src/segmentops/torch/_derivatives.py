@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The derivatives of the operations of `algebra.SHAPES`, as `_autograd` takes them.
+"""The derivatives of the operations of the table, as `_autograd` takes them.
 
-They are other operations: which ones is derived from the algebra, once for each operation and each set of inputs that
+They are other operations: which ones is derived from the table, once for each operation and each set of inputs that
 need a gradient, so that a gradient that is not needed is not computed and what only it would need is not kept.
 """
 
@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import algebra
-from ..algebra import PROGRAMS, Operation
+from ..ops import calculus
+from ..ops.calculus import PROGRAMS
+from ..ops.table import PRIMITIVES, Operation
 from . import _compose, _memory
 from ._arguments import KEPT
 from ._autograd import Needs
@@ -43,12 +44,12 @@ class Plan:
         count = len(operands)
         self.op = op
         self.wanted = [i for i in op.differentiable if needs[i]]
-        self.fused = algebra.backward_name(op.name)  # one operation that returns all gradients
+        self.fused = calculus.backward_name(op.name)  # one operation that returns all gradients
         if op.name not in PROGRAMS:  # the norms
             kept = [*range(count), *(count + 1 + i for i, r in enumerate(op.results) if r.by_product)]
             self.cotangents: tuple[str, ...] = ("g",)
         else:
-            self.program = algebra.transpose(PROGRAMS[op.name])
+            self.program = calculus.transpose(PROGRAMS[op.name])
             self.cotangents = self.program.inputs[:-count]
             if len(self.wanted) < count:
                 self.fused = None
@@ -58,7 +59,7 @@ class Plan:
         self.saved = (*kept, count)  # positions in (*operands, idx, *results); idx comes last
         self.names = (*self.cotangents, *(operands[i] if i < count else "by-product" for i in kept), "idx")
         # Where a gradient through the fused operation is asked for, but it has no backward, its parts have one.
-        self.last = self.fused is not None and op.name in PROGRAMS and not algebra.has_backward(self.fused)
+        self.last = self.fused is not None and op.name in PROGRAMS and not calculus.has_backward(self.fused)
         self.nothing = [None] * (count + 1)
         self.complete = (True,) * len(self.cotangents)
         self._known: dict[Any, tuple[Step, ...]] = {}  # compiled autograd traces this: no functools.cache
@@ -77,7 +78,7 @@ class Plan:
             missing = {n for n, p in zip(self.cotangents, present, strict=True) if not p}
             for i in self.wanted:
                 terms = self.program.outputs["g" + self.op.operands[i].name]
-                for term in algebra.calls(terms, set(self.names) - missing):
+                for term in calculus.calls(terms, set(self.names) - missing):
                     places = tuple(self.names.index(o) for o in (*term.operands, "idx"))
                     yield Step(ENTRIES[term.primitive], places, (i,))
 
@@ -113,7 +114,7 @@ class OperationRule:
         self.tensors = len(op.operands) + 1  # and idx
         self.differentiable = op.differentiable
         self.by_products = tuple(i for i, r in enumerate(op.results) if r.by_product)
-        self.has_backward = algebra.has_backward(op.name)
+        self.has_backward = calculus.has_backward(op.name)
         self._plans: dict[Needs, Plan] = {}
 
     def plan(self, needs: Needs) -> Plan:
@@ -130,15 +131,15 @@ class OperationRule:
             moves = {i: t for i, t in zip(program.inputs, moving, strict=False) if t is not None}
             values = dict(zip(program.inputs, primals, strict=True)) | {"d" + i: t for i, t in moves.items()}
             return [
-                _sum(algebra.tangent(program, out, tuple(moves)), values, primals[0].dtype, idx, m)
+                _sum(calculus.tangent(program, out, tuple(moves)), values, primals[0].dtype, idx, m)
                 for out in program.outputs
             ]
         if self.by_products:  # rms_norm, max_norm: a result depends on the elements of its own segment only
             # <x', gradient> rounded once, where the gradient is not 0 by definition: x' may be infinite elsewhere
-            second = OPS[algebra.backward_name(algebra.backward_name(name))]  # type: ignore[arg-type, index]
+            second = OPS[calculus.backward_name(calculus.backward_name(name))]  # type: ignore[arg-type, index]
             return [second(moving[0], torch.ones_like(outs[0]), primals[0], outs[1], idx, m)[0], None]
         # the derivative of a norm is linear in g, and its own derivative with respect to x is symmetric
-        derivative = OPS[algebra.backward_name(name)]  # type: ignore[index]
+        derivative = OPS[calculus.backward_name(name)]  # type: ignore[index]
         dg, dx = moving[:2]
         dtype = primals[0].dtype
         if dg is not None and dx is not None:
@@ -160,11 +161,11 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(KEPT.get(tensor.dtype, tensor.dtype))
 
 
-def _sum(terms: Sequence[algebra.Term], values: dict[str, Tensor], dtype: torch.dtype, idx: Tensor, m: Any) -> Any:
+def _sum(terms: Sequence[calculus.Term], values: dict[str, Tensor], dtype: torch.dtype, idx: Tensor, m: Any) -> Any:
     """The sum of terms over the dispatcher's operations; None if there is none."""
-    if len(algebra.calls(terms, values)) > 1:
+    if len(calculus.calls(terms, values)) > 1:
         values = {name: _wide(t) for name, t in values.items()}
-    found = algebra.evaluate(terms, values, _apply(OPS, idx, m), torch.add)
+    found = calculus.evaluate(terms, values, _apply(OPS, idx, m), torch.add)
     return None if found is None else found.to(dtype)
 
 
@@ -175,4 +176,4 @@ def _apply(table: dict[str, Callable[..., Any]], idx: Tensor, m: Any) -> Callabl
 @functools.cache
 def namespace() -> _compose.Namespace:
     """The primitives through the entries, for compositions that can be differentiated again."""
-    return _compose.Namespace({name: ENTRIES[name] for name in algebra.ADJOINTS})
+    return _compose.Namespace({name: ENTRIES[name] for name in PRIMITIVES})

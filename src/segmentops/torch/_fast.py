@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fast route: a whole call on plain eager CPU tensors is one native built-in, `plain_call.h`.
 
-Here is what it knows: objects of torch, by address, and each operation's line of `algebra.SHAPES`. Whatever does not
+Here is what it knows: objects of torch, by address, and each operation's line of the table. Whatever does not
 fit its questions goes the general route.
 """
 
@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from .. import native
-from ..algebra import OPERATIONS, Operand
 from ..native._builtin import AVAILABLE, bound
 from ..native._engine import require_layout
-from ..native._signatures import after_results, takes_idx
+from ..ops.abi import after_results
+from ..ops.table import OPERATIONS, Operand
 from . import _compat, _index, _source
 
 _DATA = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -152,7 +152,7 @@ def _operation(name: str) -> _Operation:
 
     return _Operation(
         ctypes.pointer(_world()),
-        *(len(op.operands), len(op.results), len(outputs), op.matrices, takes_idx(name)),
+        *(len(op.operands), len(op.results), len(outputs), op.matrices, OPERATIONS[name].takes_idx),
         sum(1 << i for i in op.differentiable),
         (_Array * _ARRAYS)(*map(_Array.of, op.operands)),
         (_Array * _ARRAYS)(*map(_Array.of, outputs)),

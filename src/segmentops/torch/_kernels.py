@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from .. import native
-from ..algebra import OPERATIONS, Operand
-from ..native._signatures import after_results, takes_idx
 from ..native._strided import STRIDED, strided
+from ..ops.abi import after_results
+from ..ops.table import OPERATIONS, Operand
 from . import _fast, _index, _memory
 from ._arguments import dtype_of
 
@@ -74,7 +74,7 @@ def call(name: str, *args: Any) -> Any:
         places = [
             p if o.by_product else ctypes.addressof(s) for p, s, o in zip(places, apart, op.operands, strict=True)
         ]
-    arrays = [*[idx] * takes_idx(name), *outs, *after]
+    arrays = [*[idx] * op.takes_idx, *outs, *after]
     function = FUNCTIONS[name].get(like.dtype) or _resolve(name, like.dtype)
     places += [None if a is None else a.data_ptr() for a in arrays]
     if function(*places, n, m, *sizes, mode) >= 0:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..algebra import Operation
+from ..ops.table import Operation
 from . import _compat
 
 

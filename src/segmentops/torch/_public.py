@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..algebra import OPERATIONS
+from ..ops.table import OPERATIONS
 from . import _arguments, _compat, _compose, _distributed, _fast, _index, _routes, _source
 
 

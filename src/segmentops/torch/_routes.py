@@ -15,7 +15,7 @@ operation:
             Meta, Fake                 -> empty results
 
 A backward runs later, perhaps in another world (a batched gradient, a mode around `backward()`), so
-every entry chooses its route again. All of it is built once for each line of `algebra.SHAPES`.
+every entry chooses its route again. All of it is built once for each line of the table.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from .. import _process, _shapes
-from ..algebra import OPERATIONS, Operation
+from .. import _process
+from ..ops import check as shapes
+from ..ops.table import OPERATIONS, Operation
 from . import _autograd, _compat, _fast, _vmap
 from ._arguments import FLOATS, KEPT, dtype_of
 from ._derivatives import ENTRIES, OPS, OperationRule
@@ -64,7 +65,7 @@ def _check_shapes(op: Operation, args: tuple[Any, ...]) -> None:
         raise ValueError(f"{name}: idx must be 1-D int32 or int64, got {idx.dtype} {tuple(idx.shape)}")
     if tensors[0].dtype not in KEPT:
         raise ValueError(f"{name}: {op.operands[0].name} must be {FLOATS}, got {tensors[0].dtype}")
-    _shapes.check_shapes(name, op, [o.name for o in op.operands], tensors, idx, m, _compat.differ)
+    shapes.check_shapes(name, op, [o.name for o in op.operands], tensors, idx, m, _compat.differ)
     for operand, tensor in zip(op.operands, tensors, strict=True):
         dtype = dtype_of(operand, tensors[0].dtype)
         if tensor.dtype != dtype:

@@ -17,11 +17,11 @@ import torch
 import warp as wp
 
 from .. import _building
-from ..algebra import OPERATIONS, Operand
 from ..kernels.launch import Place, Rows
 from ..kernels.operations import LAUNCHES
-from ..native._signatures import TYPED
 from ..native._strided import STRIDED, contiguous
+from ..ops.abi import arguments
+from ..ops.table import OPERATIONS, Operand
 from ._arguments import dtype_of
 from ._cuda import DTYPES, Memory
 
@@ -62,12 +62,12 @@ def _elements_of(at: np.ndarray, n: int) -> np.ndarray:
 def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Operation `name` for data of `dtype`, called as the engine's function."""
     op = OPERATIONS[name]
-    arguments = next(table[name] for table in TYPED.values() if name in table).split()
-    has_idx = "idx" in arguments
+    names = arguments(name)
+    has_idx = op.takes_idx
     launches = LAUNCHES[name]
 
     def call(*values: Any) -> int:
-        named = dict(zip(arguments, values, strict=True))
+        named = dict(zip(names, values, strict=True))
         n, m, k, j, mode = (named.get(letter, 0) for letter in ("n", "m", "k", "j", "mode"))
         lengths = {"n": n, "m": m, "k": k, "j": j}
         _building.initialise_quietly()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..algebra import Operand, Operation
+from ..ops.table import Operand, Operation
 from . import _memory
 
 

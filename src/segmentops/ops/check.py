@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from .algebra import Operation
+from .table import Operation
 
 FLOATS = "float32, float64, float16 or bfloat16"
 MOST = 2**47  # no address space has room for more rows
