@@ -4,11 +4,15 @@
 import doctest
 import importlib
 import inspect
+import pathlib
+import runpy
 
 import pytest
 import warp as wp
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODULES = [
+    "segmentops.ops.launchers",
     "segmentops.ops.calculus",
     "segmentops.warp",
     "segmentops.warp_backward",
@@ -31,3 +35,8 @@ def test_public_functions_have_examples(name):
     module = importlib.import_module(name)
     found = [getattr(module, n) for n in module.__all__ if not inspect.ismodule(getattr(module, n))]
     assert found and not [f for f in found if ">>>" not in (f.__doc__ or "")]
+
+
+def test_stubs_are_what_the_script_writes():
+    script = runpy.run_path(str(ROOT / "scripts" / "write_stubs.py"))
+    assert script["STUB"].read_text() == script["stubs"]()
