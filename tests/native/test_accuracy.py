@@ -48,6 +48,40 @@ def test_sums(kind, suffix):
                 assert error(float(mean[s, q]) / 2**q * len(piece), terms, eps) <= bound + 1, (k, len(piece))
 
 
+@pytest.mark.parametrize("k", [1, 3, 4, 9])
+@pytest.mark.parametrize("value", [0.1, 1 / 3, -0.7, 1e300, 5e-324, 2.3e-308])
+def test_the_mean_of_equal_numbers_is_that_number(value, k):
+    """Otherwise centred data are noise, and second derivatives are what is made of it."""
+    lengths = [*range(1, 301), 100_000]
+    idx, _ = sorted_idx(lengths)
+    for threads in (1, 2):
+        out = call("mean", {"x": np.full((len(idx), k), value)}, idx, len(lengths), k, threads=threads)
+        assert (out["out"] == value).all()
+        np.testing.assert_allclose(out["sums"][:, 0], np.multiply(lengths, value), rtol=1e-15)
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_means_of_float64_are_rounded_once(kind, k):
+    g = np.random.default_rng(1)
+    pieces = [KINDS[kind](g, n) for n in LENGTHS]
+    idx, _ = sorted_idx(LENGTHS)
+    out = call("mean", {"x": np.repeat(np.concatenate(pieces)[:, None], k, 1)}, idx, len(LENGTHS), k, threads=2)["out"]
+    for mean, piece in zip(out, pieces, strict=True):
+        terms = [Fraction(x) for x in piece.tolist()]
+        exact, slack = sum(terms) / len(terms), Fraction(2.0**-90) * sum(map(abs, terms)) / len(terms)
+        assert abs(Fraction(mean[0]) - exact) <= Fraction(HALF) * abs(exact) + slack, len(piece)
+        assert (mean == mean[0]).all()
+
+
+def test_a_mean_half_way_between_two_numbers():
+    """49 * (1 / 49) is less than 1 in float64."""
+    odd = 1 + 2 * HALF
+    for k in (1, 3, 4, 9):
+        x = np.repeat(np.repeat([odd, odd + 2 * HALF], 49)[:, None], k, 1)
+        assert (call("mean", {"x": x}, np.zeros(98, np.int32), 1, k)["out"] == odd + 2 * HALF).all()
+
+
 @pytest.mark.parametrize("suffix", FULL)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products(kind, suffix):

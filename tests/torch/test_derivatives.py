@@ -536,6 +536,22 @@ def test_loss_on_energy_and_forces():
     assert_close(*found)
 
 
+@pytest.mark.parametrize("width", [1, 3, 4, 9])
+@pytest.mark.parametrize("expanded", [False, True])
+def test_deviation_of_constant_data(width, expanded):
+    """The mean of equal numbers is that number, so the deviation is 0, and so is every derivative of it."""
+    sizes = [*range(1, 301), 100_000]
+    idx = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    for value in (0.1, 1 / 3, 1e150):
+        constant = torch.tensor(value, dtype=torch.float64).expand(len(idx), width)
+        x = (constant if expanded else constant.clone()).requires_grad_()
+        deviation = segmented_rms_norm(x - segmented_mean(x, idx, len(sizes))[idx], idx, len(sizes))
+        assert not deviation.any()
+        (force,) = torch.autograd.grad(deviation.sum(), x, create_graph=True)
+        (product,) = torch.autograd.grad(force, x, torch.randn_like(force))
+        assert not force.any() and not product.any()
+
+
 def test_chain_of_ops_shares_one_index():
     idx = torch.tensor([0, 0, 2, 2, 2], dtype=torch.int64)
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)

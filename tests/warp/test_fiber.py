@@ -76,6 +76,10 @@ def test_fiber_runs_what_cuda_runs(monkeypatch):
             launch.reduce(term, data, idx, 2, flat=flat, columns=columns, j=3 if term == "outer" else 0, out=out)
         one = launch.Rows(x, x.ptr, wp.float32, (300, 1), x.strides)
         launch.reduce("sum", (one,), idx, 2, out=out)
+        for width in (1, 3):  # means of float64 have kernels of their own
+            x = wp.zeros((300, width), dtype=wp.float64, device="cpu")
+            rows = launch.Rows(x, x.ptr, wp.float64, x.shape, x.strides)
+            launch.reduce("sum", (rows,), idx, 2, mode=launch.MEAN, columns=width, out=rows)
     names = {name.split(".")[3] for name, _, _ in launched}
     assert names == set(TERMS) - {"outer"}
     assert {tuple(sizes) for _, *sizes in launched} == {(256, 256)}

@@ -82,6 +82,23 @@ def test_half_types_round_what_is_too_large_or_small(scalar):
         rounded_once(got["inv_norm"], [1 / (value * 3**0.5 * n)], np.float32)
 
 
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_mean_of_equal_numbers_is_that_number(width):
+    lengths = [*range(1, 301), 20_000]
+    idx = np.repeat(np.arange(301, dtype=np.int32), lengths)
+    for value in (0.1, 1 / 3, 1e300, 5e-324):
+        x = np.full((len(idx), width), value)
+        for way in ("engine", "kernels"):
+            with route(way):
+                assert (call("segmented_mean", {"x": x}, idx, 301, width, np.float64)["out"] == value).all(), way
+    half_way = np.repeat([1 + 2.0**-52, 1 + 2.0**-51], 49)
+    x = np.repeat(half_way[:, None], width, 1)
+    for way in ("engine", "kernels"):
+        with route(way):
+            out = call("segmented_mean", {"x": x}, np.zeros(98, np.int32), 1, width, np.float64)["out"]
+        assert (out == half_way[-1]).all(), way
+
+
 @pytest.mark.parametrize("way", ["engine", "kernels"])
 @pytest.mark.parametrize("scalar", FULL)
 def test_no_elements(way, scalar):

@@ -8,9 +8,11 @@ Items are counted from the first one of the segment; lanes are float64.
 - super: 4096 items (for more than 64 supers the power of two >= n / 64); its blocks are added lane
   by lane, in order, for float64 data by TwoSum with an error lane; then the lanes as a tree
 - the supers of a segment are added in order by TwoSum; then high + low + 0.0
+- a mean of float64 data makes the same high parts, and every addition leaves its error in the low part
 
-A lane value is a float64, a vec3d (three columns at once) or, for maxima, a vec2d (value,
-position). The functions are overloaded on it, so one skeleton serves sums and maxima.
+A lane value is a float64, a vec3d (three columns at once), either with its error as the second row
+of a matrix or, for maxima, a vec2d (value, position). The functions are overloaded on it, so one
+skeleton serves sums, means and maxima.
 """
 
 from typing import Any
@@ -52,6 +54,11 @@ def super_end(number: int, size: int, items: int):
 
 
 # ------------------------------------------------------------------ lane values
+vec1d = wp.types.vector(length=1, dtype=wp.float64)
+Careful1 = wp.types.matrix(shape=(2, 1), dtype=wp.float64)
+Careful3 = wp.types.matrix(shape=(2, 3), dtype=wp.float64)
+
+
 @wp.func
 def better(a: wp.vec2d, b: wp.vec2d):
     """The larger of two (value, position); a NaN wins, ties go to the smaller position."""
@@ -74,6 +81,35 @@ def plus(a: wp.vec3d, b: wp.vec3d):  # noqa: F811
 @wp.func
 def plus(a: wp.vec2d, b: wp.vec2d):  # noqa: F811
     return better(a, b)
+
+
+@wp.func
+def two_sum(hi: Any, lo: Any, v: Any):
+    s = hi + v
+    b = s - hi
+    return s, lo + ((hi - (s - b)) + (v - b))
+
+
+@wp.func
+def plus(a: Careful1, b: Careful1):  # noqa: F811
+    hi, lo = two_sum(a[0], a[1] + b[1], b[0])
+    return wp.matrix_from_rows(hi, lo)
+
+
+@wp.func
+def plus(a: Careful3, b: Careful3):  # noqa: F811
+    hi, lo = two_sum(a[0], a[1] + b[1], b[0])
+    return wp.matrix_from_rows(hi, lo)
+
+
+@wp.func
+def careful(v: wp.float64):
+    return wp.matrix_from_rows(vec1d(v), vec1d(wp.float64(0.0)))
+
+
+@wp.func
+def careful(v: wp.vec3d):  # noqa: F811
+    return wp.matrix_from_rows(v, missing3())
 
 
 @wp.func
@@ -100,15 +136,24 @@ def missing_position():
     return wp.vec2d(-infinity(), infinity())
 
 
-# The lane value of an item that is not there.
-MISSING = {wp.float64: missing1, wp.vec3d: missing3, wp.vec2d: missing_position}
+@wp.func
+def missing_careful1():
+    return Careful1()
 
 
 @wp.func
-def two_sum(hi: Any, lo: Any, v: Any):
-    s = hi + v
-    b = s - hi
-    return s, lo + ((hi - (s - b)) + (v - b))
+def missing_careful3():
+    return Careful3()
+
+
+# The lane value of an item that is not there.
+MISSING = {
+    wp.float64: missing1,
+    wp.vec3d: missing3,
+    wp.vec2d: missing_position,
+    Careful1: missing_careful1,
+    Careful3: missing_careful3,
+}
 
 
 @wp.func
@@ -132,6 +177,16 @@ def pair(hi: wp.vec3d, lo: wp.vec3d, column: int):  # noqa: F811
 
 
 @wp.func
+def pair(hi: Careful1, lo: Careful1, column: int):  # noqa: F811
+    return wp.vec2d(hi[0, 0], hi[1, 0])
+
+
+@wp.func
+def pair(hi: Careful3, lo: Careful3, column: int):  # noqa: F811
+    return wp.vec2d(hi[0, column], hi[1, column])
+
+
+@wp.func
 def pair(hi: wp.vec2d, lo: wp.vec2d, column: int):  # noqa: F811
     return hi
 
@@ -140,6 +195,45 @@ def pair(hi: wp.vec2d, lo: wp.vec2d, column: int):  # noqa: F811
 def add_super(a: wp.vec2d, b: wp.vec2d):
     s, e = two_sum(a[0], a[1], b[0])
     return wp.vec2d(s, e + b[1])
+
+
+LARGE = wp.constant(wp.float64(2.0**990))  # above, parts of a product might overflow,
+SMALL = wp.constant(wp.float64(2.0**-40))  # unless they are made smaller
+
+
+@wp.func
+def plain_mean(hi: wp.float64, lo: wp.float64, n: wp.float64):
+    return total(hi, lo) / n
+
+
+@wp.func
+def split(v: wp.float64):
+    """v in two parts of 26 bits."""
+    c = v * wp.float64(134217729.0)
+    high = c - (c - v)
+    return high, v - high
+
+
+@wp.func
+def careful_mean(hi: wp.float64, lo: wp.float64, n: wp.float64):
+    """(hi + lo) / n: the quotient q of hi and n, corrected by what is left, hi - q n (a number, if q is rounded) + lo.
+
+    The product is made of parts: a fused one would be one more contraction to whoever looks for them.
+    """
+    q = (hi + wp.float64(0.0)) / n
+    scale = wp.where(wp.abs(q) > LARGE, SMALL, wp.float64(1.0))
+    s = q * scale
+    p = s * n
+    qh, ql = split(s)
+    nh, nl = split(n)
+    e = ((qh * nh - p) + qh * nl + ql * nh) + ql * nl
+    r = ((hi * scale - p) - e) / scale
+    if lo == lo:
+        r = r + lo
+    c = r / n
+    if c == c:
+        q = q + c
+    return q
 
 
 # ------------------------------------------------------------------ memory

@@ -151,6 +151,8 @@ def reduce(
         raise ValueError(f"reductions are limited to {MAX_SCALARS} scalars, got {largest}")
     if m == 0 or columns == 0:
         return
+    if mode == MEAN and scalar == "f64":
+        term = "mean"
     cooperative, name, groups = _plan(term, columns, j, device)
     outputs = [out, aux, inv, wide, counts]
     fills = term != "max" or mode == NORM  # max and min leave empty segments alone

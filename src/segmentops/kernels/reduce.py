@@ -30,12 +30,17 @@ from ._rule import (
     BLOCK,
     MISSING,
     SUPER,
+    Careful1,
+    Careful3,
     add_super,
     better,
+    careful,
+    careful_mean,
     ceil_div,
     encoded,
     load,
     pair,
+    plain_mean,
     plus,
     rounded,
     run_end,
@@ -112,6 +117,8 @@ def max_term(x: A, y: A, u: A, w: A, row: int, k: int, c: int, j: int):
 TERMS: dict[str, tuple[Any, Any, int]] = {
     "sum": (sum_term, wp.float64, 1),
     "sum3": (sum_term, wp.vec3d, 3),
+    "mean": (sum_term, Careful1, 1),  # of float64 data
+    "mean3": (sum_term, Careful3, 3),
     "dot": (dot_term, wp.float64, 1),
     "dot_add": (dot_add_term, wp.float64, 1),
     "inner_products": (inner_products_term, wp.vec3d, 3),
@@ -127,6 +134,7 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
     Out = A2(S)
     Kept = A2(K)
     Wide = A2(wp.float64)
+    mean = careful_mean if S is wp.float64 else plain_mean
 
     @wp.func
     def store_sum(
@@ -146,10 +154,10 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
         else:
             if aux.shape[0] > 0:
                 aux[s, c] = rounded(value, S(0.0))
-            if mode != PLAIN:
-                value = value / wp.float64(count)
+            if mode == MEAN:
+                value = mean(v[0], v[1], wp.float64(count))
             if mode == RMS:
-                value = wp.sqrt(value)
+                value = wp.sqrt(value / wp.float64(count))
                 if inv.shape[0] > 0:
                     i = value
                     if value != wp.float64(0.0):
@@ -190,6 +198,11 @@ def _store(S: Any, extreme: bool) -> tuple[Any, Any]:
     return (store_extreme if extreme else store_sum), store_empty
 
 
+@wp.func
+def unchanged(v: Any):
+    return v
+
+
 def _functions(term: Any, V: Any, columns: int, S: Any) -> tuple[Any, Any, Any]:
     """(item, lane of a block, accumulate) for a term."""
     missing = MISSING[V]
@@ -208,6 +221,8 @@ def _functions(term: Any, V: Any, columns: int, S: Any) -> tuple[Any, Any, Any]:
                 term(x, y, u, w, row, k, c, j), term(x, y, u, w, row, k, c + 1, j), term(x, y, u, w, row, k, c + 2, j)
             )
 
+    lane_of = careful if V in (Careful1, Careful3) else unchanged
+
     @wp.func
     def at(x: A, y: A, u: A, w: A, start: int, f: int, stop: int, rows: int, flat: int, c: int, j: int):
         """Item f of the segment that starts at element `start`: zero from `stop` on."""
@@ -218,7 +233,7 @@ def _functions(term: Any, V: Any, columns: int, S: Any) -> tuple[Any, Any, Any]:
             if flat > 1:
                 row = start + f // flat
                 k = f % flat
-            v = item(x, y, u, w, row, k, c, j)
+            v = lane_of(item(x, y, u, w, row, k, c, j))
         return v
 
     @wp.func
@@ -239,7 +254,7 @@ def _functions(term: Any, V: Any, columns: int, S: Any) -> tuple[Any, Any, Any]:
             v = plus(v, plus(plus(p0, p1), plus(p2, p3)))
         return v
 
-    if S is wp.float64 and V is not wp.vec2d:
+    if S is wp.float64 and V in (wp.float64, wp.vec3d):
 
         @wp.func
         def accumulate(hi: V, lo: V, v: V):
@@ -587,8 +602,8 @@ def _combine(V: Any, S: Any, I: Any) -> Any:  # noqa: E741
 @family(name for name, (_, _, columns) in TERMS.items() if columns == 1 or name == "inner_products")
 def serial(name: str, S: Any, I: Any) -> dict[str, Any]:  # noqa: E741
     """The serial kernel of a term."""
-    term, V, _ = TERMS[name]
-    return {"reduce": _serial(term, V if name == "max" else wp.float64, S, I)}
+    term, V, columns = TERMS[name]
+    return {"reduce": _serial(term, V if columns == 1 else wp.float64, S, I)}
 
 
 @family(name for name in TERMS if name != "outer")

@@ -10,8 +10,8 @@ gradients are 0 there. Other calls raise instead.
 
 Sums are accumulated in float64 (float32, float16 and bfloat16 data) or compensated (float64 data), and rounded
 once: the error is at most 4 eps times the sum of the magnitudes of what is added, and the bits of a segment do not
-depend on the other segments in the batch or on the number of threads. Elements are counted in integers, also those
-of half-precision data.
+depend on the other segments in the batch or on the number of threads. The mean of equal numbers is that number.
+Elements are counted in integers, also those of half-precision data.
 """
 
 from __future__ import annotations

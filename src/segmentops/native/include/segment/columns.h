@@ -94,15 +94,16 @@ template <class T> struct Outer {
 };
 
 // The lane tree over items 0 .. R - 1 of a row; items that are missing are left out of it.
-template <int R, int FROM = 0, int STEP = 1> SEG_INLINE d8 fold(const d8* v) {
+template <int R, int FROM = 0, int STEP = 1, class V, class Plus> SEG_INLINE auto fold(const V* v, const Plus& plus) {
   if constexpr (STEP == 8) return v[FROM];
-  else if constexpr (FROM + STEP >= R) return fold<R, FROM, 2 * STEP>(v);
-  else return fold<R, FROM, 2 * STEP>(v) + fold<R, FROM + STEP, 2 * STEP>(v);
+  else if constexpr (FROM + STEP >= R) return fold<R, FROM, 2 * STEP>(v, plus);
+  else return plus(fold<R, FROM, 2 * STEP>(v, plus), fold<R, FROM + STEP, 2 * STEP>(v, plus));
 }
 
 // Groups first, first + 1, ... and their sums.
 template <class Term> struct Part {
   typedef typename Term::scalar T;
+  typedef Lane<Term> V;                       // a group's eight columns, one item of each
   static constexpr int LINE = sizeof(T) < 8 ? 8 / sizeof(T) : 1;   // groups in a cache line
   i64 first = -1;
   int count, columns;                         // how many groups, and columns in each
@@ -119,19 +120,20 @@ template <class Term> struct Part {
     }
   }
   // R items of each group, p, p + STEP, ...: a lane of a block, or a row.
-  template <int STEP, int R> SEG_INLINE void add(const Term& t, i64 p, d8* to) const {
+  template <int STEP, int R> SEG_INLINE void add(const Term& t, i64 p, V* to) const {
+    const typename Kind<Term>::plus plus;
     for (int g = 0; g < count; g++) {
       d8 v[R];
 #pragma clang loop unroll(full)
       for (int r = 0; r < R; r++) v[r] = t.at(p + STEP * r, group[g]);
-      if constexpr (STEP == 8) { to[g] = tree<0, 8, R>(v, Added()); continue; }
+      if constexpr (STEP == 8) { become(to[g], tree<0, 8, R>(v, plus)); continue; }
       if (g % LINE == LINE - 1)
 #pragma clang loop unroll(full)
         for (int r = 0; r < R; r++) t.ahead(p + R + r, group[g]);
-      to[g] = fold<R>(v);
+      become(to[g], fold<R>(v, plus));
     }
   }
-  template <int STEP> SEG_NOINLINE void add(const Term& t, i64 p, i64 n, d8* to) const {
+  template <int STEP> SEG_NOINLINE void add(const Term& t, i64 p, i64 n, V* to) const {
     switch (n) {
       case 1: return add<STEP, 1>(t, p, to);
       case 2: return add<STEP, 2>(t, p, to);
@@ -144,77 +146,85 @@ template <class Term> struct Part {
     }
   }
   // At most four items: without a branch for each number, which would cost more than a narrow run.
-  SEG_NOINLINE void few(const Term& t, i64 p, i64 n, d8* to) const {
+  SEG_NOINLINE void few(const Term& t, i64 p, i64 n, V* to) const {
+    const typename Kind<Term>::plus plus;
     for (int g = 0; g < count; g++) {
       d8 v[4];
       for (int e = 0; e < 4; e++) v[e] = l8{} + n > e ? t.at(p + min(e, n - 1), group[g]) : d8{};
-      to[g] = (v[0] + v[2]) + (v[1] + v[3]);
+      to[g] = plus(plus(v[0], v[2]), plus(v[1], v[3]));
     }
   }
   // A row and up to eight items more.
-  SEG_NOINLINE void two_rows(const Term& t, i64 p, i64 n, d8* to) const {
+  SEG_NOINLINE void two_rows(const Term& t, i64 p, i64 n, V* to) const {
+    const typename Kind<Term>::plus plus;
     for (int g = 0; g < count; g++) {
-      d8 v[8];
-      for (int e = 0; e < 8; e++) v[e] = t.at(p + e, group[g]);
+      V v[8];
+#pragma clang loop unroll(full)
+      for (int e = 0; e < 8; e++) {
+        const d8 first = t.at(p + e, group[g]);
+        if (n > 8 + e) become(v[e], plus(first, t.at(p + 8 + e, group[g])));
+        else become(v[e], first);
+      }
       if (g % LINE == LINE - 1)
         for (int e = 0; e < n; e++) t.ahead(p + n + e, group[g]);
-      for (int e = 0; e < n - 8; e++) v[e] += t.at(p + 8 + e, group[g]);
-      to[g] = fold<8>(v);
+      to[g] = fold<8>(v, plus);
     }
   }
   // The lanes of a block of n items, to[e * count + g].
-  void block(const Term& t, i64 p, i64 n, d8* to) const {
+  void block(const Term& t, i64 p, i64 n, V* to) const {
     for (int e = 0; e < 8; e++, to += count) {
       if (n > e) add<8>(t, p + e, (n - e + 7) / 8, to);
-      else for (int g = 0; g < count; g++) to[g] = d8{};
+      else for (int g = 0; g < count; g++) to[g] = {};
     }
   }
-  d8 folded(const d8* h, int g) const {
-    d8 v[8];
+  V folded(const V* h, int g) const {
+    V v[8];
     for (int e = 0; e < 8; e++) v[e] = h[e * count + g];
-    return fold<8>(v);
+    return fold<8>(v, typename Kind<Term>::plus());
   }
   // What a group needs to work with, in data of n items: one block, or three and the supers of a listed run.
   static i64 work_bytes(i64 n) {
-    if (n <= BLOCK) return 8 * (i64)sizeof(d8);
-    return SUPER_WORK * (i64)sizeof(d8) + super_count(min(n, CHUNK)) * (i64)sizeof(Pair<d8>);
+    if (n <= BLOCK) return 8 * (i64)sizeof(V);
+    return SUPER_WORK * (i64)sizeof(V) + super_count(min(n, CHUNK)) * (i64)sizeof(Pair<d8>);
   }
   static constexpr i64 SUPER_WORK = 3 * 8;
   // One super of each group; n is at most its size. Of `t`, only `rows` is used.
-  template <class Source> SEG_NOINLINE void super(const Source& t, i64 p, i64 n, Pair<d8>* to, d8* work) const {
-    d8 *const hi = work, *const lo = hi + 8 * count, *const v = lo + 8 * count;
+  template <class Source> SEG_NOINLINE void super(const Source& t, i64 p, i64 n, Pair<d8>* to, V* work) const {
+    V *const hi = work, *const lo = hi + 8 * count, *const v = lo + 8 * count;
     const bool more = n > BLOCK;              // than one block
-    for (int c = 0; more && c < 8 * count; c++) lo[c] = d8{};
+    for (int c = 0; more && c < 8 * count; c++) lo[c] = {};
     for (i64 i = 0; i < n; i += BLOCK) {
-      d8* const h = i ? v : hi;
+      V* const h = i ? v : hi;
       t.rows(p + i, min(n - i, BLOCK), [=](const Term& t, i64 p, i64 n) SEG_INLINED { block(t, p, n, h); });
       if (!i) continue;
       for (int c = 0; c < 8 * count; c++) accumulate<T>(hi[c], lo[c], v[c]);
     }
-    for (int g = 0; g < count; g++) to[g] = {folded(hi, g), more ? folded(lo, g) : d8{}};
+    for (int g = 0; g < count; g++)
+      if constexpr (__is_same(V, d8)) to[g] = {folded(hi, g), more ? folded(lo, g) : d8{}};
+      else to[g] = folded(hi, g);
   }
-  void put(const Out<T>& out, i64 s, const d8* sums, i64 n) const {
+  void put(const Out<T>& out, i64 s, const V* sums, i64 n) const {
     if (out.plain() && columns == 8) {
       if ((u64)s >= (u64)out.m) return;
       T* const to = out.value + s * out.width;
       const d8 elements = d8{} + out.elements((double)n);
-      for (int g = 0; g < count; g++) store8(to + column[g], finished(out.finish, sums[g] + 0.0, elements));
+      for (int g = 0; g < count; g++) store8(to + column[g], finished(out.finish, handed_on(sums[g]), elements));
       return;
     }
-    for (int g = 0; g < count; g++) seg::put(out, s, column[g], columns, sums[g] + 0.0, n);
+    for (int g = 0; g < count; g++) seg::put(out, s, column[g], columns, handed_on(sums[g]), n);
   }
   // Parts of supers, by super, then by group.
   SEG_NOINLINE void join(const Out<T>& out, const Pair<d8>* parts, i64 n, i64 s) const {
-    d8 sums[GROUPS];
+    V sums[GROUPS];
     for (int g = 0; g < count; g++) {
       Pair<d8> a = parts[g];
       for (i64 k = 1; k < super_count(n); k++) seg::add(a, parts[k * count + g]);
-      sums[g] = total(a.hi, a.lo);
+      sums[g] = handed_on<Term>(a);
     }
     put(out, s, sums, n);
   }
   // A listed run, which is shorter than a chunk.
-  SEG_INLINE void run(const Term& t, const Out<T>& out, i64 p, i64 n, i64 s, d8* v) const {
+  SEG_INLINE void run(const Term& t, const Out<T>& out, i64 p, i64 n, i64 s, V* v) const {
     if (n > BLOCK) {
       Pair<d8>* const parts = (Pair<d8>*)(v + SUPER_WORK * count);
       for (i64 k = 0; k < super_count(n); k++)
@@ -251,7 +261,7 @@ template <class Term, class T> struct Columns : Reduction {
       for (i64 g = 0; g < groups; g += most) {
         if (part.first != g) part.set(t, g, most);
         part.run(t, out, runs.base + runs.start[i], runs.size[i], (i64)((u64)runs.origin + (u64)(i64)runs.seg[i]),
-                 (d8*)work);
+                 (Lane<Term>*)work);
       }
   }
   Columns(const Call& call, i64 n, Term term, const Out<T>& to) {
@@ -264,7 +274,7 @@ template <class Term, class T> struct Columns : Reduction {
     out = to;
     list = [](const Reduction* r, Runs& runs, int k, i64, char* work) { of(r).runs(of(r).t, runs, k, work); };
     Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
-      of(r).part.super(of(r).t, first, count, (Pair<d8>*)part, (d8*)work);
+      of(r).part.super(of(r).t, first, count, (Pair<d8>*)part, (Lane<Term>*)work);
     };
     join = [](const Reduction* r, const void* parts, i64 n, i64 s) {
       of(r).part.join(of(r).out, (const Pair<d8>*)parts, n, s);
@@ -314,7 +324,7 @@ template <class Term, class T> struct Columns : Reduction {
     };
     Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
       const Columns& c = of(r);
-      c.part.super(Source{c, work + c.dense_bytes()}, first, count, (Pair<d8>*)part, (d8*)work);
+      c.part.super(Source{c, work + c.dense_bytes()}, first, count, (Pair<d8>*)part, (Lane<Term>*)work);
     };
   }
 };

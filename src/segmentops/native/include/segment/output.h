@@ -4,7 +4,7 @@
 // and rms_norm cost no further instances of the code that adds, and round once. An element whose segment is outside
 // [0, m) ends here: its sum is dropped.
 #pragma once
-#include "vector.h"
+#include "rule.h"
 
 namespace seg { namespace {
 #pragma clang fp contract(off)
@@ -43,22 +43,42 @@ template <class V> SEG_INLINE V finished(Finish f, V sum, V count) {
   const V mean = sum / count;
   return f == MEAN ? mean : __builtin_elementwise_sqrt(mean);
 }
+// hi - q n for integers n and q = hi / n, rounded: a number, so nothing is lost.
+template <class V> SEG_INLINE V residual(V hi, V q, V n) {
+#if (defined(__FMA__) || defined(__aarch64__)) && !defined(SEG_PORTABLE)
+  return __builtin_elementwise_fma(-q, n, hi);
+#else
+  const V scale = __builtin_elementwise_abs(q) > 0x1p990 ? V{} + 0x1p-40 : V{} + 1.0;   // so that nothing overflows
+  q *= scale;
+  const V a = q * 0x1.0000002p27, b = n * 0x1.0000002p27, qh = a - (a - q), nh = b - (b - n), ql = q - qh, nl = n - nh;
+  const V p = q * n, e = ((qh * nh - p) + qh * nl + ql * nh) + ql * nl;   // p + e = q n
+  return ((hi * scale - p) - e) / scale;
+#endif
+}
+// A mean whose sum is hi + lo. After an overflow or an infinity the correction is NaN.
+template <class V> SEG_INLINE V finished(Finish, const Pair<V>& sum, V count) {
+  const V q = (sum.hi + 0.0) / count, r = residual(sum.hi, q, count) + (sum.lo == sum.lo ? sum.lo : V{});
+  const V c = r / count;
+  return c == c ? q + c : q;
+}
+template <class V> SEG_INLINE V plain_sum(V sum) { return sum; }
+template <class V> SEG_INLINE V plain_sum(const Pair<V>& sum) { return total(sum.hi, sum.lo); }
 SEG_INLINE d8 inverse(d8 value, d8 count) { return value == 0.0 ? d8{} : 1.0 / (value * count); }
 
-template <class T>
-SEG_NOINLINE void put_finished(const Out<T>& o, i64 s, i64 c, i64 w, const d8* sum, i64 n) {
+template <class T, class V>
+SEG_NOINLINE void put_finished(const Out<T>& o, i64 s, i64 c, i64 w, const V* sums, i64 n) {
   const i64 elements = n / o.items;
-  const d8 count = d8{} + (double)elements, value = finished(o.finish, *sum, count);
+  const d8 count = d8{} + (double)elements, value = finished(o.finish, *sums, count), sum = plain_sum(*sums);
   if (o.value) store8(o.value + s * o.width + c, value, w);
-  if (o.raw) store8(o.raw + s * o.width + c, *sum, w);
+  if (o.raw) store8(o.raw + s * o.width + c, sum, w);
   if (o.inv) o.inv[s] = (kept<T>)encoded<kept<T>>(inverse(value, count))[0];
-  if (o.wide) o.wide[s] = (*sum)[0];
+  if (o.wide) o.wide[s] = sum[0];
   if (o.counts) o.counts[s] = (i32)elements;
 }
 // Columns c .. c + w - 1 of segment s, which has n items.
-template <class T> SEG_INLINE void put(const Out<T>& o, i64 s, i64 c, i64 w, d8 sum, i64 n) {
+template <class T, class V> SEG_INLINE void put(const Out<T>& o, i64 s, i64 c, i64 w, V sum, i64 n) {
   if ((u64)s >= (u64)o.m) return;
-  if (o.plain() && o.finish == SUM) store8(o.value + s * o.width + c, sum, w);
+  if (o.plain() && o.finish == SUM) store8(o.value + s * o.width + c, plain_sum(sum), w);
   else put_finished(o, s, c, w, &sum, n);
 }
 // W columns of segment s, in the first lanes of a vector of four.
@@ -68,10 +88,10 @@ template <int W, class T> SEG_INLINE void put_plain(T* value, i64 m, i64 s, d4 s
   store4(r, sum);
   __builtin_memcpy(value + s * W, r, W * sizeof(T));
 }
-template <int W, class T> SEG_INLINE void put(const Out<T>& o, i64 s, d4 sum, i64 n) {
-  if (o.plain() && o.finish == SUM) { put_plain<W>(o.value, o.m, s, sum); return; }
+template <int W, class T, class V> SEG_INLINE void put(const Out<T>& o, i64 s, V sum, i64 n) {
+  if (o.plain() && o.finish == SUM) { put_plain<W>(o.value, o.m, s, plain_sum(sum)); return; }
   if ((u64)s >= (u64)o.m) return;
-  const d8 all = __builtin_shufflevector(sum, sum, 0, 1, 2, 3, 0, 1, 2, 3);
+  const auto all = shuffle<0, 1, 2, 3, 0, 1, 2, 3>(sum, sum);
   put_finished(o, s, 0, W, &all, n);
 }
 
@@ -119,22 +139,22 @@ SEG_NOINLINE void scatter8_apart(T* out, i64 m, i64 mine, i64 origin, const i32*
   if (out) scatter8(out, m, mine, origin, seg, *v, count);
 }
 // Apart from the hot loops: with the plain sum in them alone, the whole table compiles in half the time.
-template <class T>
-SEG_NOINLINE void finish8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, const d8* sums,
+template <class T, class V>
+SEG_NOINLINE void finish8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, const V* sums,
                           int count) {
-  const d8 elements = o.elements(wide(load8(size))), value = finished(o.finish, *sums, elements);
+  const d8 elements = o.elements(wide(load8(size))), value = finished(o.finish, *sums, elements), sum = plain_sum(*sums);
   scatter8_apart(o.value, o.m, mine, origin, seg, &value, count);
-  scatter8_apart(o.raw, o.m, mine, origin, seg, sums, count);
+  scatter8_apart(o.raw, o.m, mine, origin, seg, &sum, count);
   const d8 inv = encoded<kept<T>>(inverse(value, elements));
   scatter8_apart(o.inv, o.m, mine, origin, seg, &inv, count);
-  scatter8_apart(o.wide, o.m, mine, origin, seg, sums, count);
+  scatter8_apart(o.wide, o.m, mine, origin, seg, &sum, count);
   scatter8_apart(o.counts, o.m, mine, origin, seg, &elements, count);
 }
-template <class T>
-SEG_INLINE void put8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, d8 sums, int count) {
+template <class T, class V>
+SEG_INLINE void put8(const Out<T>& o, i64 mine, i64 origin, const i32* seg, const i32* size, V sums, int count) {
   if (o.plain()) {
-    if (o.finish != SUM) sums = finished(o.finish, sums, o.elements(wide(load8(size))));
-    scatter8(o.value, o.m, mine, origin, seg, sums, count);
+    const d8 value = o.finish == SUM ? plain_sum(sums) : finished(o.finish, sums, o.elements(wide(load8(size))));
+    scatter8(o.value, o.m, mine, origin, seg, value, count);
   } else {
     finish8(o, mine, origin, seg, size, &sums, count);
   }

@@ -23,15 +23,17 @@ i64 count(const void* idx, i32* counts, i64 n, i64 m, i64 mode) {
   return reduce(Lengths(call.idx, n, m, Counts{counts}), call.threads);
 }
 // x (n, k) to segments, whatever the output makes of the sums.
-template <class T> i64 pool_rows(const Call& call, const T* x, const Out<T>& out, i64 n, i64 k) {
-  if (k == 1) return reduce(Flat<1, Sum<T>, T>(call, n, 1, {x}, out), call.threads);
-  if (k == 3) return reduce(Flat<3, Sum<T>, T>(call, n, 1, {x}, out), call.threads);
-  return reduce(Columns<ColumnSum<T>, T>(call, n, {x, n, k}, out), call.threads);
+template <class Term> using Simple = Term;
+template <template <class> class Of, class T>
+i64 pool_rows(const Call& call, const T* x, const Out<T>& out, i64 n, i64 k) {
+  if (k == 1) return reduce(Flat<1, Of<Sum<T>>, T>(call, n, 1, Sum<T>{x}, out), call.threads);
+  if (k == 3) return reduce(Flat<3, Of<Sum<T>>, T>(call, n, 1, Sum<T>{x}, out), call.threads);
+  return reduce(Columns<Of<ColumnSum<T>>, T>(call, n, ColumnSum<T>{x, n, k}, out), call.threads);
 }
 template <class T> i64 sum(const T* x, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
-  return pool_rows(call, x, sums(out, m, k), n, k);
+  return pool_rows<Simple>(call, x, sums(out, m, k), n, k);
 }
 template <class T>
 i64 mean(const T* x, const void* idx, T* out, T* raw, i32* counts, i64 n, i64 m, i64 k, i64 mode) {
@@ -42,7 +44,8 @@ i64 mean(const T* x, const void* idx, T* out, T* raw, i32* counts, i64 n, i64 m,
   to.raw = raw;
   to.counts = counts;
   if (k == 0 && counts) return count(idx, counts, n, m, mode);   // nothing to add, elements to count all the same
-  return pool_rows(call, x, to, n, k);
+  if constexpr (Compensated<T>::yes) return pool_rows<Careful>(call, x, to, n, k);
+  return pool_rows<Simple>(call, x, to, n, k);
 }
 template <class T> i64 broadcast(const T* y, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);

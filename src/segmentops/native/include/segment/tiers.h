@@ -12,26 +12,23 @@ namespace seg { namespace {
 #pragma clang fp contract(off)
 
 // The lane tree of the rule for eight rows of W = 1 at once: a transpose that adds as it goes.
-SEG_INLINE d8 fold8(const d8* h) {
-  d8 a[4], b[2];
+template <class V, class Plus> SEG_INLINE V fold8(const V* h, const Plus& plus) {
+  V a[4], b[2];
   for (int r = 0; r < 4; r++)
-    a[r] = __builtin_shufflevector(h[2 * r], h[2 * r + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
-           __builtin_shufflevector(h[2 * r], h[2 * r + 1], 1, 9, 3, 11, 5, 13, 7, 15);
+    a[r] = plus(shuffle<0, 8, 2, 10, 4, 12, 6, 14>(h[2 * r], h[2 * r + 1]),
+                shuffle<1, 9, 3, 11, 5, 13, 7, 15>(h[2 * r], h[2 * r + 1]));
   for (int r = 0; r < 2; r++)
-    b[r] = __builtin_shufflevector(a[2 * r], a[2 * r + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
-           __builtin_shufflevector(a[2 * r], a[2 * r + 1], 2, 3, 10, 11, 6, 7, 14, 15);
-  return __builtin_shufflevector(b[0], b[1], 0, 1, 2, 3, 8, 9, 10, 11) +
-         __builtin_shufflevector(b[0], b[1], 4, 5, 6, 7, 12, 13, 14, 15);
+    b[r] = plus(shuffle<0, 1, 8, 9, 4, 5, 12, 13>(a[2 * r], a[2 * r + 1]),
+                shuffle<2, 3, 10, 11, 6, 7, 14, 15>(a[2 * r], a[2 * r + 1]));
+  return plus(shuffle<0, 1, 2, 3, 8, 9, 10, 11>(b[0], b[1]), shuffle<4, 5, 6, 7, 12, 13, 14, 15>(b[0], b[1]));
 }
-SEG_INLINE d8 fold4(const d4* h) {            // rows whose last four lanes are missing
-  d4 a[4], b[2];
+template <class Plus> SEG_INLINE auto fold4(const d4* h, const Plus& plus) {   // rows whose last four lanes are missing
+  decltype(plus(h[0], h[0])) a[4], b[2];
   for (int r = 0; r < 4; r++)
-    a[r] = __builtin_shufflevector(h[2 * r], h[2 * r + 1], 0, 4, 2, 6) +
-           __builtin_shufflevector(h[2 * r], h[2 * r + 1], 1, 5, 3, 7);
+    a[r] = plus(shuffle<0, 4, 2, 6>(h[2 * r], h[2 * r + 1]), shuffle<1, 5, 3, 7>(h[2 * r], h[2 * r + 1]));
   for (int r = 0; r < 2; r++)
-    b[r] = __builtin_shufflevector(a[2 * r], a[2 * r + 1], 0, 1, 4, 5) +
-           __builtin_shufflevector(a[2 * r], a[2 * r + 1], 2, 3, 6, 7);
-  return __builtin_shufflevector(b[0], b[1], 0, 1, 2, 3, 4, 5, 6, 7);
+    b[r] = plus(shuffle<0, 1, 4, 5>(a[2 * r], a[2 * r + 1]), shuffle<2, 3, 6, 7>(a[2 * r], a[2 * r + 1]));
+  return shuffle<0, 1, 2, 3, 4, 5, 6, 7>(b[0], b[1]);
 }
 
 // Tier c sums runs of at most CAPS[c] items without looking at how long each is. Longer runs get some value, too; a
@@ -40,7 +37,7 @@ constexpr int TIERS = 6;
 constexpr int CAPS[TIERS] = {4, 8, 16, 32, 64, 128};
 
 // Puts run i of a list.
-template <int W, class T> SEG_INLINE void put_run(const Out<T>& out, const Runs& r, int i, d4 sum) {
+template <int W, class T, class V> SEG_INLINE void put_run(const Out<T>& out, const Runs& r, int i, V sum) {
   put<W>(out, (i64)((u64)r.origin + (u64)(i64)r.seg[i]), sum, r.size[i]);
 }
 template <int W, int C, class Term, class T>
@@ -52,37 +49,41 @@ SEG_NOINLINE void tier(const Term& t, const Runs& r, int k, const Out<T>& out, i
   const Finish finish = out.finish;
   T* const value = out.value;
   const i64 m = out.m, origin = r.origin;
-  const auto save = [&](int i, d4 sum) {
+  const typename Kind<Term>::plus plus;
+  const auto save = [&](int i, Sums<Term> sum) {
     const i64 s = (i64)((u64)origin + (u64)(i64)r.seg[i]);
     if (!plain) { put<W>(out, s, sum, r.size[i]); return; }
-    if (finish != SUM) sum = finished(finish, sum, d4{} + out.elements((double)r.size[i]));
-    put_plain<W>(value, m, s, sum);
+    const d4 v = finish == SUM ? plain_sum(sum) : finished(finish, sum, d4{} + out.elements((double)r.size[i]));
+    put_plain<W>(value, m, s, v);
   };
   while (k > 0 && ((i64)r.start[k - 1] + CAPS[C]) * W + 8 * W > flat) k--;
   if (k < all) k &= ~7;                       // a group is padded only where the padding is harmless
   if constexpr (W == 1) {
     for (int g = 0; g < k; g += 8) {
-      d8 c;
+      Lane<Term> c;
       if constexpr (C == 0) {
         d4 h[8];
 #pragma clang loop unroll(full)
         for (int i = 0; i < 8; i++) h[i] = t.at4(r.start[g + i], i4{} + r.size[g + i]);
-        c = fold4(h) + 0.0;
+        c = handed_on(fold4(h, plus));
       } else if constexpr (R <= 8) {
-        d8 h[8];
+        Lane<Term> h[8];
 #pragma clang loop unroll(full)
         for (int i = 0; i < 8; i++) rows<1, R>(t, r.start[g + i], i8{} + r.size[g + i], &h[i]);
-        c = fold8(h) + 0.0;
+        c = handed_on(fold8(h, plus));
       } else {
-        d8 h[8], l[8];
+        Lane<Term> h[8], l[8];
         for (int i = 0; i < 8; i++) {
-          d8 v;
+          Lane<Term> v;
           rows<1, 8>(t, r.start[g + i], i8{} + r.size[g + i], &h[i]);
           rows<1, 8>(t, r.start[g + i] + BLOCK, i8{} + (r.size[g + i] - BLOCK), &v);
-          l[i] = d8{};
+          l[i] = {};
           accumulate<typename Term::scalar>(h[i], l[i], v);
         }
-        c = Compensated<typename Term::scalar>::yes ? total(fold8(h), fold8(l)) : fold8(h) + 0.0;
+        if constexpr (__is_same(Lane<Term>, d8) && Compensated<typename Term::scalar>::yes)
+          c = total(fold8(h, plus), fold8(l, plus));
+        else
+          c = handed_on(fold8(h, plus));
       }
       put8(out, mine, r.origin, r.seg + g, r.size + g, c, k - g < 8 ? k - g : 8);
     }
@@ -90,14 +91,14 @@ SEG_NOINLINE void tier(const Term& t, const Runs& r, int k, const Out<T>& out, i
     for (int i = 0; i < k; i++) {
       const i64 p = (i64)r.start[i] * W;
       const i8 n = i8{} + r.size[i] * W;
-      const d8 s0 = t.at(p, 0, n), s1 = t.at(p + 8, 8, n);
-      save(i, lanes3(s0, __builtin_shufflevector(s1, s1, 0, 1, 2, 3)) + 0.0);
+      const auto s0 = t.at(p, 0, n), s1 = t.at(p + 8, 8, n);
+      save(i, handed_on(lanes3(s0, shuffle<0, 1, 2, 3>(s1, s1), plus)));
     }
   } else if constexpr (R <= 8) {
     for (int i = 0; i < k; i++) {
-      d8 h[W];
+      Lane<Term> h[W];
       rows<W, R>(t, (i64)r.start[i] * W, i8{} + r.size[i] * W, h);
-      save(i, lanes<W>(h) + 0.0);
+      save(i, handed_on(lanes<W>(h, plus)));
     }
   }
   for (; k < all; k++)
@@ -172,7 +173,7 @@ template <int W, class Term, class T> struct Flat : Reduction {
       *(Pair<d4>*)part = seg::super<W>(of(r).t, first * W, count, r->n * r->items * W);
     };
     join = [](const Reduction* r, const void* parts, i64 n, i64 s) {
-      put<W>(of(r).out, s, total((const Pair<d4>*)parts, super_count(n)), n);
+      put<W>(of(r).out, s, total<Term>((const Pair<d4>*)parts, super_count(n)), n);
     };
     zeros = [](const Reduction* r, i64 a, i64 b) { seg::zeros(of(r).out, a, b); };
     if (call.strided) by_copies();
@@ -191,12 +192,12 @@ template <int W, class Term, class T> struct Flat : Reduction {
     };
     Reduction::super = [](const Reduction* r, i64 first, i64 count, void* part, char* work) {
       constexpr i64 ITEMS = PIECE / W / BLOCK * BLOCK;
-      d8 hi[W], lo[W];
+      Lane<Term> hi[W], lo[W];
       for (i64 i = 0; i < count; i += ITEMS) {
         const i64 n = min(ITEMS, count - i);
         add_blocks<W>(copied(of(r).t, (first + i) * W, n * W, work), 0, n, n * W, i > 0, hi, lo);
       }
-      *(Pair<d4>*)part = {lanes<W>(hi), lanes<W>(lo)};
+      *(Pair<d4>*)part = folded<W>(hi, lo);
     };
   }
 };
