@@ -112,6 +112,12 @@ def test_a_million(name, k, suffix):
 
 
 @pytest.mark.parametrize("suffix", DTYPES)
+def test_wide_rows_on_many_threads(suffix):
+    """How many columns a pass over the data takes depends on the number of threads."""
+    check_batch("sum", DTYPES[suffix], [3, 270_003, 500], [0, 0, 0], 34, 1, 5, (1, 2, 16, 64), lead=7)
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
 @pytest.mark.parametrize("k", [1, 3])
 def test_every_shift(k, suffix):
     """A segment shifted by 1 .. 70 elements of a neighbour."""

@@ -331,7 +331,9 @@ template <class Term, class T> struct Columns : Reduction {
 template <class Term, class T> i64 reduce(Columns<Term, T>&& r, int threads) {
   constexpr i64 bytes = sizeof(Pair<d8>);     // of a group, times most_supers for a run that crosses threads
   if (!r.t.groups()) return -1;               // no columns
-  const i64 most = even(r.t.groups(), max(4, min(GROUPS, PARTIALS / (bytes * most_supers(r.n) * max(1, threads)))));
+  // A second pass over the data costs more than some scratch: it may be a sixteenth of them.
+  r.partials = max(PARTIALS, r.n * r.t.widest() * (i64)sizeof(typename Term::scalar) / 16);
+  const i64 most = even(r.t.groups(), max(4, min(GROUPS, r.partials / (bytes * most_supers(r.n) * max(1, threads)))));
   for (i64 g = 0; g < r.t.groups(); g += most) {
     r.part.set(r.t, g, most);
     r.part_bytes = r.part.count * bytes;

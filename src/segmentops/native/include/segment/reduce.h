@@ -15,7 +15,7 @@
 namespace seg { namespace {
 
 constexpr int LONG = 256;                     // a run at least this long skips the list
-constexpr i64 PARTIALS = 1 << 19;             // bytes of scratch for supers of runs that cross threads
+constexpr i64 PARTIALS = 1 << 19;             // bytes
 
 // A per-element loop: what a thread does with the elements [b, e).
 struct Each {
@@ -39,6 +39,7 @@ struct Reduction {
   i64 part_bytes;                             // of what `super` writes
   i64 work_bytes = 0;                         // of `work`, which each thread has for itself
   i64 most_listed = CHUNK;                    // elements among which runs are listed
+  i64 partials = PARTIALS;                    // bytes of scratch for supers of runs that cross threads, at most
   const Each* hooks[2];
 };
 
@@ -129,7 +130,7 @@ i64 reduce(const Reduction& r, int threads) {
   for (const Each* h : r.hooks)
     if (h) own = max(own, h->pieces.bytes);
   own = slots + lines(own);
-  threads = (int)max(1, min(min(threads, MAXTHREADS), min(r.n, PARTIALS / slots)));
+  threads = (int)max(1, min(min(threads, MAXTHREADS), min(r.n, r.partials / slots)));
   Crossing crossing[MAXTHREADS];
   const i64 crossings = threads > 1 ? slots * threads : 0;
   const Scratch scratch(crossings + own * threads);
