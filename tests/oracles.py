@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seven ops in NumPy, written out from their definitions, and the table that the tests run over.
+"""The ops in NumPy, written out from their definitions, and the table that the tests run over.
 
 No framework is imported here, and nothing of the library: an oracle that shared code with it would agree
 with its mistakes. Every oracle returns a value and a scale. The value is a float64 sum that `math.fsum`
@@ -58,6 +58,15 @@ def gather(y, idx):
     return out, inside
 
 
+def positions(idx, m, row, seed=0):
+    """For each segment, and each scalar of a row of this shape, one of the segment's elements; -1 for an empty one."""
+    rng = np.random.default_rng(seed)
+    found = np.full((m, *row), -1)
+    for s in set(idx.tolist()) & set(range(m)):
+        found[s] = rng.choice(np.flatnonzero(idx == s), row)
+    return found
+
+
 # ------------------------------------------------------------------ the ops
 def segmented_sum(x, idx, m):
     return reduce_terms(x, idx, m)
@@ -103,6 +112,48 @@ def _f64(a):
     return np.asarray(a, dtype=np.float64)
 
 
+# ------------------------------------------------------------------ their gradients, of rows of one dimension
+# (*arrays, g, idx, m), idx in range -> for each array its gradient and the sum of the magnitudes of its terms.
+def _single(function):
+    """Of a gradient that is no sum."""
+    return lambda *args: [(value, np.abs(value)) for value in function(*map(np.asarray, args[:-1]), args[-1])]
+
+
+def _share(idx, m):
+    return np.maximum(counts(idx, m), 1)[idx, None]
+
+
+def _rms_norm_gradient(x, g, idx, m):
+    norm = segmented_rms_norm(x, idx, m)[0]
+    return [x * (g / np.where(norm > 0, norm, 1))[idx, None] / _share(idx, m)]
+
+
+def _largest(key, idx):
+    """For each column of `key` and each segment that has elements: the position of the largest, the first of equals."""
+    for s in sorted(set(idx.tolist())):
+        rows = np.flatnonzero(idx == s)
+        for c in range(key.shape[1]):
+            yield s, c, rows[key[rows, c].argmax()]
+
+
+def _max_norm_gradient(x, g, idx, m):
+    norm, found = np.sqrt((_f64(x) ** 2).sum(1)), np.zeros(x.shape)
+    for s, _, i in _largest(norm[:, None], idx):
+        found[i] = x[i] / norm[i] * g[s]
+    return [found]
+
+
+def _mul_gradient(x, y, g, idx, m):
+    gx = g * y[idx, None]
+    return [(gx, np.abs(gx)), flat_terms(g * x, idx, m)]
+
+
+def _matvec_gradient(v, m, g, idx, num_segments):
+    terms = g[:, None, :] * m[idx]
+    gm = reduce_terms(v[:, :, None] * g[:, None, :], idx, num_segments)
+    return [(terms.sum(2), np.abs(terms).sum(2)), gm]
+
+
 # ------------------------------------------------------------------ the table
 @dataclass(frozen=True)
 class Array:
@@ -124,12 +175,31 @@ class Op:
     args: tuple[Array, ...]
     out: Array
     oracle: Callable
+    gradient: Callable
     widths: tuple[Width, ...] = WIDTHS
     linear: bool = True  # in each argument; then no value of an argument is special for a derivative
 
     @property
     def short(self) -> str:
         return self.name.removeprefix("segmented_")
+
+    @property
+    def matrices(self) -> bool:
+        return self.widths is MATRICES
+
+    @property
+    def kink(self) -> bool:
+        """A norm: 0, with derivatives 0 by definition, where all data is 0."""
+        return not self.linear and self.out is NUMBER
+
+    @property
+    def selects(self) -> bool:
+        """An element of each column: no other element is seen in the result."""
+        return not self.linear and not self.kink
+
+    def width(self, *sizes: int) -> Width:
+        """A width of these sizes, or of the first one if rows have one dimension."""
+        return tuple(sizes if self.matrices else sizes[:1])
 
     @property
     def reduces(self) -> bool:
@@ -157,20 +227,27 @@ POOLED = Array("out", "segment", _whole)
 NUMBER = Array("out", "segment", _scalar)
 
 OPS: tuple[Op, ...] = (
-    Op("segmented_sum", (X,), POOLED, segmented_sum),
-    Op("segmented_mean", (X,), POOLED, segmented_mean),
-    Op("segmented_dot", (X, Array("y", "element", _whole)), NUMBER, segmented_dot),
-    Op("segmented_rms_norm", (X,), NUMBER, segmented_rms_norm, linear=False),
-    Op("segmented_max_norm", (X,), NUMBER, segmented_max_norm, linear=False),
-    Op("segmented_mul", (X, Array("y", "segment", _scalar)), Array("out", "element", _whole), segmented_mul),
+    Op("segmented_sum", (X,), POOLED, segmented_sum, _single(lambda x, g, idx, m: [g[idx]])),
+    Op("segmented_mean", (X,), POOLED, segmented_mean, _single(lambda x, g, idx, m: [g[idx] / _share(idx, m)])),
+    Op(
+        "segmented_dot", (X, Array("y", "element", _whole)), NUMBER, segmented_dot,
+        _single(lambda x, y, g, idx, m: [y * g[idx, None], x * g[idx, None]]),
+    ),
+    Op("segmented_rms_norm", (X,), NUMBER, segmented_rms_norm, _single(_rms_norm_gradient), linear=False),
+    Op("segmented_max_norm", (X,), NUMBER, segmented_max_norm, _single(_max_norm_gradient), linear=False),
+    Op(
+        "segmented_mul", (X, Array("y", "segment", _scalar)), Array("out", "element", _whole), segmented_mul,
+        _mul_gradient,
+    ),
     Op(
         "segmented_matvec",
         (Array("v", "element", _rows), Array("m", "segment", _whole)),
         Array("out", "element", _columns),
         segmented_matvec,
+        _matvec_gradient,
         widths=MATRICES,
     ),
-)
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------ exact arithmetic

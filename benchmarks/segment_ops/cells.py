@@ -9,20 +9,21 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from segmentops.ops.table import OPERATIONS, Operand
+
 ORDERS = ("forward", "backward", "second")
 SIZES = (12, 1_000, 10_000, 100_000, 1_000_000)
 LENGTHS = (2, 10, 100, 10_000)
 # Shapes of the operands and of the result: x (N, *F), s (M, *F), y (M,), a (M, F, F).
-SHAPES = {
-    "sum": ("x", "s"),
-    "mean": ("x", "s"),
-    "dot": ("xx", "y"),
-    "rms_norm": ("x", "y"),
-    "max_norm": ("x", "y"),
-    "mul": ("xy", "x"),
-    "matvec": ("xa", "x"),
-    "mul_chain": ("xy", "x"),  # mul between element-wise operations
-}
+_LETTERS = {"nk": "x", "nj": "x", "mk": "s", "m": "y", "mkj": "a"}
+
+
+def _letters(arrays: Sequence[Operand]) -> str:
+    return "".join(_LETTERS[a.lead + "".join(a.trail)] for a in arrays)
+
+
+SHAPES = {op.name: (_letters(op.operands), _letters(op.results[:1])) for op in OPERATIONS.values() if op.public}
+SHAPES["mul_chain"] = SHAPES["mul"]  # mul between element-wise operations
 WITH_ROWS_ONLY = ("matvec", "max_norm")  # of several components
 
 

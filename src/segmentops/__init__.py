@@ -10,6 +10,11 @@ from __future__ import annotations
 
 __all__ = ["__version__", "warmup"]
 
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 __version__ = "0.1.0"
 
 

@@ -56,6 +56,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 # ------------------------------------------------------------------ reductions
 def segmented_sum(x: wp.array, idx: wp.array, out: wp.array) -> None:
     """out[s] = sum of x[i] over the elements of segment s.

@@ -42,6 +42,10 @@ from .ops.calculus import Term
 __all__ = [name for name in SIGNATURES if name.endswith(("_backward", "_forward_precompute"))]
 
 
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
 # ------------------------------------------------------------------ norms
 def segmented_rms_norm_forward_precompute(
     x: wp.array, idx: wp.array, sum_sq: wp.array, counts: wp.array, out: wp.array, inv_norm: wp.array

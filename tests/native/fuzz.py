@@ -62,9 +62,9 @@ def ends_of(kind):
 def draw_values(g, size, dtype):
     """Numbers of all sizes; or with NaN and infinities; or any bits."""
     if np.issubdtype(dtype, np.integer):  # positions of maxima: of elements, each once at most, and others
-        (m,) = size
-        at = g.permutation(np.arange(-3, 2 * m + 3))[:m]
-        return np.where(g.random(m) < 0.1, g.choice(ends_of(dtype), m), at).astype(dtype)
+        at = g.permuted(np.broadcast_to(np.arange(-3, 2 * size[0] + 3), (*size[1:], 2 * size[0] + 6)), axis=-1)
+        at = np.moveaxis(at[..., : size[0]], -1, 0)
+        return np.where(g.random(size) < 0.1, g.choice(ends_of(dtype), size), at).astype(dtype)
     x = g.standard_normal(size)
     if (style := g.integers(4)) == 1:
         x *= np.exp2(g.integers(-300, 300, size))

@@ -242,10 +242,12 @@ OPS = {
 }  # fmt: skip
 
 
-# These take the positions of the maxima instead of idx (test_maxima says what they should give).
+# These give or take positions of elements (test_maxima says what they should give).
 MAXIMA = {
-    "max_norm_backward": op("g:m x:nk at:m/at", "gx:nk", None, "g x at gx", reduces=False),
-    "max_norm_double_backward": op("v:nk g:m x:nk at:m/at", "gg:m gx:nk", None, "v g x at gg gx", reduces=False),
+    "max_norm_backward": op("g:m x:nk at:m/at", "gx:nk", None, "g x at idx gx", reduces=False),
+    "max_norm_double_backward": op("v:nk g:m x:nk at:m/at", "gg:m gx:nk", None, "v g x at idx gg gx", reduces=False),
+    "pick": op("x:nk at:mk/at", "out:mk", None, "x at idx out", reduces=False),
+    "place": op("y:mk at:mk/at", "out:nk", None, "y at idx out", reduces=False),
 }
 
 

@@ -243,7 +243,7 @@ def test_values_of_other_ranks(case):
     for array in case.op.args:
         bad = inputs | {array.name: torch.tensor(1.0, dtype=case.dtype)}
         raises(case, ValueError, [array.name], bad, idx, m)
-        if array.kind == "segment" or case.op.short == "matvec":
+        if array.kind == "segment" or case.op.matrices:
             raises(case, ValueError, [array.name], inputs | {array.name: inputs[array.name][..., None]}, idx, m)
             raises(case, ValueError, [array.name], inputs | {array.name: inputs[array.name][0]}, idx, m)
 
@@ -270,7 +270,7 @@ def test_shapes_that_do_not_fit_each_other(case):
             inputs["y"][:, :1],
         ):
             raises(case, ValueError, ["y"], inputs | {"y": bad}, idx, m)
-    elif case.op.short == "matvec":
+    elif case.op.matrices:
         for bad in (inputs["m"][:, :2], inputs["m"][:, :, :, None], inputs["m"][0]):
             raises(case, ValueError, ["m"], inputs | {"m": bad}, idx, m)
     elif case.op.short == "mul":

@@ -230,7 +230,7 @@ def test_one_segment_does_not_poison_another(case, poison):
             a, b = a.clone(), b.clone()
             a[own] = b[own] = 0
             assert same_bits(a, b), f"{poison} in {array.name} of segment {victim}"
-        if which < len(case.op.args):
+        if which < len(case.op.args) and not case.op.selects:
             assert touched, "the poison vanished"
 
 

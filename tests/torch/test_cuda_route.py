@@ -14,6 +14,7 @@ import threading
 import pytest
 import torch
 import warp as wp
+from oracles import positions
 from torch_battery import DTYPES, INDEX_DTYPES, make_index, same_bits
 
 from segmentops.kernels import _packed, launch
@@ -64,9 +65,10 @@ def operands(name, n, m, extent, dtype, idx, seed=0):
         shape = [d for letter in (operand.lead, *operand.trail) for d in dims[letter]]
         size = 10.0 ** torch.randint(-4, 2 if dtype in HALF else 5, shape, generator=g, dtype=torch.float64)
         found[operand.name] = (torch.randn(shape, generator=g, dtype=torch.float64) * size).to(dtype)
-    for by_product, forward in (("inv", "rms_norm"), ("at", "max_norm")):
-        if by_product in found:
-            found[by_product] = _kernels.KERNELS[forward](found["x"], idx, m)[1]
+        if operand.dtype:
+            found[operand.name] = torch.from_numpy(positions(idx.numpy(), m, shape[1:], seed))
+    if "inv" in found:
+        found["inv"] = _kernels.KERNELS["rms_norm"](found["x"], idx, m)[1]
     return list(found.values())
 
 
@@ -258,9 +260,8 @@ def test_substitute_is_called_like_the_engine(name, monkeypatch):
                 patch.setitem(_kernels.FUNCTIONS[name], dtype, _substitute.function(name, dtype))
                 for inputs in (arrays, [spaced(a) for a in arrays]):
                     assert identical(_kernels.call(name, *inputs, index, 4), expected)
-                if OPERATIONS[name].takes_idx:
-                    with pytest.raises(ValueError, match="sorted"):
-                        _kernels.call(name, *arrays, index.flip(0), 4, 2)
+                with pytest.raises(ValueError, match="sorted"):
+                    _kernels.call(name, *arrays, index.flip(0), 4, 2)
 
 
 WITHOUT_ENGINE = """

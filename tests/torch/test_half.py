@@ -51,7 +51,7 @@ def test_values_are_the_nearest(case, lengths):
 @every_op
 @pytest.mark.parametrize("width", [1, 2, 16, 31, 34, 100, 128, 511, 512])
 def test_wide_rows(case, width):
-    width = (width, 3) if case.op.short == "matvec" else (width,)
+    width = (width, 3) if case.op.matrices else (width,)
     case = Case(case.op, width, case.dtype, case.index_dtype)
     idx = case.index(LENGTHS)
     inputs = case.inputs(len(idx), 6)

@@ -34,11 +34,9 @@ def index(n=N, dtype=torch.int32):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_call_has_the_engines_arguments(name):
     operation = _fast._operation(name)
-    given = operation.operands + OPERATIONS[name].takes_idx + operation.outputs + (5 if operation.matrices else 4)
+    given = operation.operands + 1 + operation.outputs + (5 if operation.matrices else 4)
     assert given == len(SIGNATURES[name])
-    arrays = SIGNATURES[name][: -(5 if operation.matrices else 4)]
-    operands = [a for a in arrays if a != "idx"][: operation.operands]
-    assert arrays.index("idx") == len(operands) if OPERATIONS[name].takes_idx else "idx" not in arrays
+    assert SIGNATURES[name].index("idx") == operation.operands
 
 
 @pytest.fixture(params=["exchange", "attributes"])

@@ -55,7 +55,7 @@ class Allocations(contextlib.AbstractContextManager):
 
 
 def case_of(op):
-    return Case(op, (3, 3) if op.short == "matvec" else (3,), torch.float32, torch.int32)
+    return Case(op, (3, 3) if op.matrices else (3,), torch.float32, torch.int32)
 
 
 def index(n, m):

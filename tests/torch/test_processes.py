@@ -165,7 +165,7 @@ def test_distributed_tensors(tmp_path):
         return [o.full_tensor() if hasattr(o, "full_tensor") else o for o in (*found, *outs)]
 
     for op in OPS:
-        case = Case(op, (3, 3) if op.short == "matvec" else (3,), torch.float64, torch.int32)
+        case = Case(op, (3, 3) if op.matrices else (3,), torch.float64, torch.int32)
         inputs, w = case.inputs(n, m), case.weights(n, m)
         expected = values(case, [a.detach() for a in inputs], idx, w)
         for weights in (put(w), put(w, Shard(0))):  # a cotangent that is sharded

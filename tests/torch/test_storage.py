@@ -131,7 +131,7 @@ def every_operation():
 
 def cases():
     for op in OPS:
-        for width in ((3, 3) if op.short == "matvec" else (3,), () if op.short == "sum" else None):
+        for width in ((3, 3) if op.matrices else (3,), () if op.short == "sum" else None):
             if width is not None:
                 yield Case(op, width, torch.float64, torch.int32)
 

@@ -64,8 +64,8 @@ CASES = [
     for op in OPS
     for k, (label, width) in enumerate(SIZES)
     for dtype in (*DTYPES, *HALF)
-    if op.short != "matvec" or (len(width) == 2 and width[1] < 4000)  # matrices
-    if dtype in DTYPES or k % 3 == 2 or op.short == "matvec"
+    if not op.matrices or (len(width) == 2 and width[1] < 4000)  # matrices
+    if dtype in DTYPES or k % 3 == 2 or op.matrices
 ]
 
 
@@ -94,7 +94,7 @@ def test_bits_of_contiguous_tensors(case, label, layout, threads):
 @pytest.mark.parametrize("op", OPS, ids=lambda o: o.short)
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda f: f.__name__)
 def test_one_operand_with_strides(op, layout):
-    case = Case(op, (5, 7) if op.short == "matvec" else (5,), torch.float32, torch.int64)
+    case = Case(op, (5, 7) if op.matrices else (5,), torch.float32, torch.int64)
     idx, m = make_index(LENGTHS["short"], torch.int64), len(LENGTHS["short"])
     inputs = case.inputs(len(idx), m)
     for k in range(len(inputs)):
@@ -138,7 +138,7 @@ def test_no_copy_of_a_whole_tensor(dtype):
     for n in (10, N):  # the first calls compile
         idx = index[:n]
         for op in OPS:
-            width = (K, 8) if op.short == "matvec" else (K,)
+            width = (K, 8) if op.matrices else (K,)
             for name, layout in layouts.items():
                 inputs = []
                 for a in op.args:

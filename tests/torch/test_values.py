@@ -2,7 +2,6 @@
 """Values of every op against NumPy: every width, dtype, segment layout and memory layout."""
 
 import numpy as np
-import oracles
 import pytest
 import torch
 from hypothesis import given, settings
@@ -91,7 +90,7 @@ def test_no_elements(case):
 @pytest.mark.parametrize("which", range(2))
 def test_rows_without_scalars(case, which):
     """A trailing dimension of 0, of matrices either one."""
-    matrix = case.op.short == "matvec"
+    matrix = case.op.matrices
     case = Case(case.op, ((0, 2), (2, 0))[which] if matrix else ((0,), (2, 0))[which], case.dtype, case.index_dtype)
     idx = torch.tensor([0, 0, 2], dtype=torch.int32)
     check(case, case.inputs(3, 3), idx, 3)
@@ -121,39 +120,7 @@ def test_any_matrix(k, j):
 # Around the sizes at which an implementation changes its ways: vectors, groups of columns, cache lines.
 COLUMNS = (1, 2, 7, 8, 9, 31, 32, 33, 34, 35, 36, 127, 128, 129, 512)
 RECTANGLES = ((1, 512), (512, 1), (31, 36), (35, 33), (3, 129), (128, 2))
-WIDE = [(op, width) for op in OPS for width in (RECTANGLES if op.short == "matvec" else [(k,) for k in COLUMNS])]
-
-
-def gradients(case, inputs, idx, m, g):
-    """In NumPy, float64: for each input its gradient and the sum of the magnitudes of its terms."""
-    arrays = [a.double().numpy() for a in inputs]
-    x, g, idx = arrays[0], g.double().numpy(), idx.numpy()
-    count = np.maximum(oracles.counts(idx, m), 1)
-    if case.op.short == "sum":
-        found = [g[idx]]
-    elif case.op.short == "mean":
-        found = [(g / count[:, None])[idx]]
-    elif case.op.short == "dot":
-        found = [arrays[1] * g[idx, None], x * g[idx, None]]
-    elif case.op.short == "rms_norm":
-        norm = case.op.oracle(x, idx, m)[0]
-        found = [x * (g / np.where(norm > 0, norm, 1) / count)[idx, None]]
-    elif case.op.short == "max_norm":
-        found = [np.zeros_like(x)]
-        for s in set(idx.tolist()):
-            rows = np.flatnonzero(idx == s)
-            norms = np.sqrt((x[rows] ** 2).sum(1))
-            found[0][rows[norms.argmax()]] = x[rows[norms.argmax()]] / norms.max() * g[s]
-    elif case.op.short == "mul":
-        return [_scaled(g * arrays[1][idx, None]), oracles.flat_terms(g * x, idx, m)]
-    else:
-        terms = g[:, None, :] * arrays[1][idx]
-        return [(terms.sum(2), np.abs(terms).sum(2)), oracles.reduce_terms(x[:, :, None] * g[:, None, :], idx, m)]
-    return [_scaled(a) for a in found]
-
-
-def _scaled(values):
-    return values, np.abs(values)
+WIDE = [(op, width) for op in OPS for width in (RECTANGLES if op.matrices else [(k,) for k in COLUMNS])]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -168,7 +135,8 @@ def test_wide_rows(op, width, dtype):
     units = max(UNITS, max(width) / 4)  # the oracle's products over a row are summed in float64, too
     assert_within(out.detach(), *case.oracle(inputs, idx, m), units if dtype == torch.float64 else UNITS)
     found = torch.autograd.grad(out, inputs, g)
-    expected = gradients(case, [a.detach() for a in inputs], idx, m, g)
+    arrays = [a.detach().double().numpy() for a in (*inputs, g)]
+    expected = case.op.gradient(*arrays, idx.numpy(), m)
     for a, (value, scale) in zip(found, expected, strict=True):
         assert a.is_contiguous() and a.dtype == dtype
         assert_within(a, torch.from_numpy(value), torch.from_numpy(scale), units if dtype == torch.float64 else UNITS)

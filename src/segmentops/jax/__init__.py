@@ -11,3 +11,7 @@ from ._lowering import ffi_targets
 from .segment_ops import *  # noqa: F403
 
 __all__ = ["ffi_targets", *segment_ops.__all__]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

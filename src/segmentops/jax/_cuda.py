@@ -77,7 +77,7 @@ def _scalar(operand: Operand, dtype: str) -> Any:
 
 def _dims(operand: Operand, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape in which kernels see an operand: positions (m,), matrices (m, k, j), all else (rows, columns)."""
-    if operand.dtype or len(operand.trail) == 2:
+    if operand.dtype and not operand.trail or len(operand.trail) == 2:
         return tuple(shape)
     return shape[0], math.prod(shape[1:])
 
@@ -107,7 +107,7 @@ def callable_of(name: str, dtype: str, index_dtype: str) -> Callable[..., Any]:
         _run(name, data, idx, Place(idx.device, None, Scratch(scratch.ptr or 0, scratch.size * _WORD)))
 
     def annotation(operand: Operand) -> Any:
-        ndim = 1 if operand.dtype else 3 if len(operand.trail) == 2 else 2
+        ndim = 3 if len(operand.trail) == 2 else 1 if operand.dtype and not operand.trail else 2
         return wp.array(dtype=_scalar(operand, dtype), ndim=ndim)
 
     types = {o.name: annotation(o) for o in op.operands}

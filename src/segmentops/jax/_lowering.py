@@ -81,15 +81,14 @@ def _call(op: Operation, tensors: Sequence[Any], idx: Any, m: int, target: str) 
     results = (*op.results, *(scratch for scratch in after_results(op.name) if scratch))
     shapes = replace(op, results=results).result_shapes([t.shape for t in tensors], n, m)
     outs = [jax.ShapeDtypeStruct(s, dtype_of(r, dtype, n)) for s, r in zip(shapes, results, strict=True)]
-    arrays = [*tensors, idx] if op.takes_idx else tensors
-    return jax.ffi.ffi_call(target, outs)(*arrays, sizes=_sizes(op))[: len(op.results)]
+    return jax.ffi.ffi_call(target, outs)(*tensors, idx, sizes=_sizes(op))[: len(op.results)]
 
 
 def _sizes(op: Operation) -> np.ndarray:
     """Where a handler finds n, m, k and j in the shapes of operands and results: see xla_handler.h."""
-    index = [Operand("idx", "n", ())] * op.takes_idx
+    index = Operand("idx", "n", ())
     found: dict[str, int] = {}
-    for b, operand in enumerate((*op.operands, *index, *op.results)):
+    for b, operand in enumerate((*op.operands, index, *op.results)):
         found.setdefault(operand.lead, 8 * b)
         if operand.trail:
             found.setdefault(operand.trail[-1], 8 * b + len(operand.trail))

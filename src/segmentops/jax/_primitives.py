@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..ops import calculus, table
+from ..ops import calculus, formulas, table
 from ..ops.calculus import PROGRAMS, Program
 from ..ops.table import OPERATIONS, Operation
-from . import _batching, _compat, _compose, _lowering, _operations
+from . import _arrays, _batching, _compat, _compose, _lowering, _operations
 from ._arguments import dtype_of
 from ._compat import Primitive, Zero, is_undefined
-from ._operations import NORMS, Tangent
+from ._operations import Tangent
 
 PRIMITIVES: dict[str, Primitive] = {}
 
@@ -283,6 +283,23 @@ def _define_norm(name: str) -> None:
     PRIMITIVES[second] = _define(OPERATIONS[second], second_jvp, second_transpose)
 
 
+# ------------------------------------------------------------------------------------------- selections
+
+
+def _define_selection(op: Operation) -> Primitive:
+    """Linear in its operand once the by-product, where the elements are, is known."""
+
+    def jvp(primals: Any, tangents: Any, *, m: int) -> Any:
+        x, idx = primals
+        out, at = _bind(made, x, idx, m=m)
+        zero = type(tangents[0]) is Zero
+        moved = _compat.zero_like(out) if zero else bind("pick", tangents[0], at, idx=idx, m=m)
+        return [out, at], [moved, _compat.zero_like(at)]
+
+    made = _define(op, jvp, None)
+    return made
+
+
 def _sum(parts: Sequence[Any], like: Any) -> Any:
     if not parts:
         return _compat.zero_like(like)
@@ -311,7 +328,10 @@ def _primitive(name: str) -> Rule:
 
 for _name in PROGRAMS:
     PRIMITIVES[_name] = _define_program(_name)
-for _name in NORMS:
-    _define_norm(_name)
+for _op in OPERATIONS.values():
+    if _op.kind == table.NORM:
+        _define_norm(_op.name)
+    elif _op.kind == table.SELECTION:
+        PRIMITIVES[_op.name] = _define_selection(_op)
 
-_NAMESPACE = _compose.Namespace({name: _primitive(name) for name in table.PRIMITIVES})
+_NAMESPACE = formulas.Primitives(_arrays, {name: _primitive(name) for name in table.PRIMITIVES})

@@ -3,25 +3,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable
 from typing import Any
 
-from ..ops.table import OPERATIONS
+import jax
+import jax.numpy as jnp
+
+from ..ops.table import OPERATIONS, SELECTION
 from . import _arguments, _compat, _index, _primitives
 
 
-def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
-    """The function `(*arrays, idx, num_segments)` of operation `name`; `labels` are the operands' public names."""
+def public(name: str) -> Callable[..., Any]:
+    """The function `(*arrays, idx, num_segments)` of operation `name`."""
     op, full = OPERATIONS[name], "segmented_" + name
-    several = len(op.results) > 1
+    several, selects = len(op.results) > 1, op.kind == SELECTION
 
     def function(*args: Any) -> Any:
         *arrays, idx, num_segments = args
         arrays, idx = [_arguments.placed(a) for a in arrays], _arguments.given(idx)
-        m = _arguments.check(full, op, labels, arrays, idx, num_segments)
+        m = _arguments.check(full, op, op.public, arrays, idx, num_segments)
         if not isinstance(idx, _compat.Tracer) and not _compat.under_jit():
             _index.check(full, idx, m)
         out = _primitives.bind(name, *arrays, idx=_index.placed(idx), m=m)
-        return out[0] if several else out
+        return out[0] if several and not selects else out
 
     return function
+
+
+def selection(name: str) -> Callable[..., Any]:
+    """The function `(x, idx, num_segments, fill)` of a selection, whose empty segments get `fill`."""
+    function = public(name)
+
+    def run(x: Any, idx: Any, num_segments: Any, fill: Any) -> Any:
+        if not isinstance(fill, numbers.Real):
+            raise TypeError(f"segmented_{name}: fill must be a number, got {type(fill).__name__}")
+        out, at = function(x, idx, num_segments)
+        return out if fill == 0 else jnp.where(at < 0, jax.lax.full_like(out, fill), out)
+
+    return run

@@ -46,13 +46,18 @@ __all__ = [
     "segmented_sum",
 ]
 
-_sum = public("sum", ["x"])
-_mean = public("mean", ["x"])
-_dot = public("dot", ["x", "y"])
-_rms_norm = public("rms_norm", ["x"])
-_max_norm = public("max_norm", ["x"])
-_mul = public("mul", ["x", "y"])
-_matvec = public("matvec", ["v", "m"])
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+_sum = public("sum")
+_mean = public("mean")
+_dot = public("dot")
+_rms_norm = public("rms_norm")
+_max_norm = public("max_norm")
+_mul = public("mul")
+_matvec = public("matvec")
 
 
 def segmented_sum(x: Array, idx: Array, num_segments: int) -> Array:

@@ -14,13 +14,15 @@ from . import _packed
 from . import element as _element
 from . import reduce as _reduce
 from . import segment as _segment
+from . import select as _select
 from ._packed import Place, place_of
 from ._registry import SIZES, THREADS, kind, type_name
 from .reduce import COLUMNS, MAX, MEAN, MIN, NORM, PLAIN, RMS, TERMS, WIDE
 
 __all__ = [
     "COLUMNS", "MAX", "MEAN", "MIN", "NORM", "PLAIN", "RMS", "WIDE",
-    "Place", "Rows", "count", "element", "linear", "matvec", "matrices", "reduce", "rows", "segment",
+    "Place", "Rows", "count", "element", "linear", "matvec", "matrices", "pick", "place", "reduce", "rows",
+    "segment",
 ]  # fmt: skip
 
 SUPER = 4096
@@ -250,3 +252,15 @@ def segment(name: str, out: Rows, *arguments: Any) -> None:
     kernel = _segment.segment("segment", type_name(out.dtype), "i32")[name]
     dim = out.shape if name == "divide" else out.shape[:1]
     _launch(kernel, dim, [*arguments, out], out.device)
+
+
+def _selects(x: Rows, idx: wp.array) -> dict[str, wp.Kernel]:
+    return _select.select("select", type_name(x.dtype), type_name(idx.dtype))
+
+
+def pick(idx: wp.array, x: Rows, at: Rows, out: Rows) -> None:
+    _launch(_selects(x, idx)["pick"], out.shape, [x, at, out], idx.device)
+
+
+def place(idx: wp.array, m: int, y: Rows, at: Rows, out: Rows) -> None:
+    _launch(_selects(y, idx)["place"], out.shape, [idx, m, y, at, out], idx.device)

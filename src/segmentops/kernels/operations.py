@@ -100,6 +100,14 @@ def _max_norm_double_backward(idx: Any, m: int, v: Rows, g: Rows, x: Rows, at: A
     launch.segment("at_maximum", gg, x, v, at)
 
 
+def _pick(idx: Any, m: int, x: Rows, at: Rows, out: Rows) -> None:
+    launch.pick(idx, x, at, out)
+
+
+def _place(idx: Any, m: int, y: Rows, at: Rows, out: Rows) -> None:
+    launch.place(idx, m, y, at, out)
+
+
 # name: (idx, m, *operands, *results)
 LAUNCHES: dict[str, Callable[..., None]] = {
     "sum": _sum(launch.PLAIN),
@@ -108,6 +116,8 @@ LAUNCHES: dict[str, Callable[..., None]] = {
     "dot_add": _dot_add,
     "outer": _outer,
     "broadcast": _broadcast,
+    "pick": _pick,
+    "place": _place,
     "spread": _spread,
     "mul": _mul,
     "mul_add": _mul_add,

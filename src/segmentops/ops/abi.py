@@ -46,7 +46,7 @@ def arguments(name: str) -> tuple[str, ...]:
     op = OPERATIONS[name]
     arrays = [*op.operands, *op.results, *op.extras]
     names = [a.name for a in arrays]
-    names[len(op.operands) : len(op.operands)] = ["idx"] * op.takes_idx
+    names[len(op.operands) : len(op.operands)] = ["idx"]
     return (*names, "n", "m", "k", *["j"] * op.matrices, "mode")
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .table import OPERATIONS, PRIMITIVE, PRIMITIVES, PROGRAM
+from .table import OPERATIONS, PRIMITIVE, PRIMITIVES, PROGRAM, SELECTION
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class Program:
     outputs: dict[str, tuple[Term, ...]]
 
 
+def differentiable(term: Term, position: int) -> bool:
+    """Whether a term is linear in its operand at `position`; otherwise that is where elements are."""
+    return not OPERATIONS[term.primitive].operands[position].by_product
+
+
 def adjoint(term: Term, position: int, cotangent: str) -> Term:
     """The term that maps the cotangent of `term` to that of its operand at `position`."""
     names = [o.name for o in OPERATIONS[term.primitive].operands]
@@ -68,7 +73,10 @@ def transpose(program: Program) -> Program:
     for cotangent, terms in zip(cotangents, program.outputs.values(), strict=True):
         for term in terms:
             for position, operand in enumerate(term.operands):
-                gradients[operand].append(adjoint(term, position, cotangent))
+                if differentiable(term, position):
+                    gradients[operand].append(adjoint(term, position, cotangent))
+                else:
+                    gradients.pop(operand, None)
     return Program(
         (*cotangents, *program.inputs), {"g" + name: tuple(terms) for name, terms in gradients.items()}
     )
@@ -80,7 +88,7 @@ def tangent(program: Program, output: str, moving: Sequence[str]) -> tuple[Term,
         Term(t.primitive, tuple("d" + o if p == position else o for p, o in enumerate(t.operands)))
         for t in program.outputs[output]
         for position, operand in enumerate(t.operands)
-        if operand in moving
+        if operand in moving and differentiable(t, position)
     )
 
 
@@ -113,7 +121,9 @@ def backward_name(name: str) -> str | None:
 
 def has_backward(name: str) -> bool:
     """Whether an operation's gradients are operations again; otherwise its composition is differentiated."""
-    return backward_name(name) is not None or name in PROGRAMS and "_double_backward" not in name
+    if OPERATIONS[name].kind == SELECTION or backward_name(name) is not None:
+        return True
+    return name in PROGRAMS and "_double_backward" not in name
 
 
 def calls(terms: Sequence[Term], present: Collection[str]) -> list[Term]:

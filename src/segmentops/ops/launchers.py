@@ -15,7 +15,6 @@ import functools
 from collections.abc import Mapping, Sequence
 
 from .calculus import Program, Term, adjoint
-from .table import OPERATIONS
 
 # Beside the primitives, maps of one operand that are their own transposes: `copy`; `restrict`, a copy that is 0 where
 # an element has no segment; `divide`, by integers, 0 where they are 0. An operand or a result of scalars where the
@@ -124,4 +123,3 @@ def formula(output: str, terms: Sequence[Term], per_segment: bool) -> str:
 
 
 assert all(t.primitive in _FORMULAS for name in PROGRAMS for ts in forward(name).outputs.values() for t in ts)
-assert set(_FORMULAS) >= {name for name, op in OPERATIONS.items() if op.adjoints}

@@ -11,11 +11,13 @@ kept for the backward, never in half precision. `:i64` are positions of elements
     dot(x, y)[s] = sum of <x[i], y[i]>       mul(x, s)[i] = x[i] s[s]
     matvec(v, a)[i] = a[s]^T v[i]            matvec_t(w, a)[i] = a[s] w[i]
     outer(v, w)[s] = sum of v[i] w[i]^T
+    pick(x, at)[s] = x[at[s]], by column     place(y, at)[i] = y[s] where at[s] = i, by column
 
 An operation is of one of these kinds:
 
 - a primitive: linear in each operand, each adjoint a primitive again, so that derivatives of any order, forward and
   reverse, are sums of primitives;
+- a selection: `pick` at positions that are its by-product, linear once they are known;
 - a program: sums of primitives computed in one call (`calculus` derives which), worth it where a benchmark says so;
 - a norm: a function of sums, or of the largest element, which `formulas` spells out; and a norm's first and second
   derivative. Beyond those the formula is differentiated.
@@ -28,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-PRIMITIVE, PROGRAM, NORM, DERIVATIVE = "primitive", "program", "norm", "derivative"
+PRIMITIVE, SELECTION, PROGRAM, NORM, DERIVATIVE = "primitive", "selection", "program", "norm", "derivative"
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,6 @@ class Operation:
     public: tuple[str, ...] = ()  # the public names of the operands; none: the operation is not public
     adjoints: Mapping[str, str] = field(default_factory=dict, compare=False)  # of a primitive: operand -> term in g
     extras: tuple[Operand, ...] = ()  # what the engine writes beside the results: scratch, or (?) only if asked to
-    takes_idx: bool = True  # whether the engine needs idx
     module: str = "core"  # the part of the engine that it is compiled with
 
     @property
@@ -121,6 +122,8 @@ _ROWS = [
     ),
     _primitive("matvec_t", "w[n,j] a[m,k,j] -> out[n,k]", {"w": "matvec(g, a)", "a": "outer(g, w)"}, **_second),
     _primitive("outer", "v[n,k] w[n,j] -> out[m,k,j]", {"v": "matvec_t(w, g)", "w": "matvec(v, g)"}, **_second),
+    _primitive("pick", "x[n,k] *at[m,k]:i64 -> out[m,k]", {"x": "place(g, at)"}, **_second),
+    _primitive("place", "y[m,k] *at[m,k]:i64 -> out[n,k]", {"y": "pick(g, at)"}, **_second),
     _row(PROGRAM, "dot_add", "x[n,k] y[n,k] u[n,k] w[n,k] -> out[m]", **_second),
     _row(PROGRAM, "mul_add", "x[n,k] s[m] y[n,k] t[m] -> out[n,k]", **_second),
     _row(PROGRAM, "matvec_add", "v[n,k] a[m,k,j] w[n,k] b[m,k,j] -> out[n,j]", **_second),
@@ -144,10 +147,9 @@ _ROWS = [
         extras="inner[m]:f64 counts[m]:i32", **_second,
     ),
     _row(NORM, "max_norm", "x[n,k] -> out[m] *at[m]:i64", public="x", **_second),
-    _row(DERIVATIVE, "max_norm_backward", "g[m] x[n,k] *at[m]:i64 -> gx[n,k]", takes_idx=False, **_second),
+    _row(DERIVATIVE, "max_norm_backward", "g[m] x[n,k] *at[m]:i64 -> gx[n,k]", **_second),
     _row(
-        DERIVATIVE, "max_norm_double_backward", "v[n,k] g[m] x[n,k] *at[m]:i64 -> gg[m] gx[n,k]", takes_idx=False,
-        **_second,
+        DERIVATIVE, "max_norm_double_backward", "v[n,k] g[m] x[n,k] *at[m]:i64 -> gg[m] gx[n,k]", **_second,
     ),
 ]  # fmt: skip
 

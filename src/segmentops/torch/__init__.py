@@ -16,3 +16,7 @@ from ._index import invalidate, set_index_check
 from .segment_ops import *  # noqa: F403
 
 __all__ = ["invalidate", "register_warp_op_chain", "set_index_check", *segment_ops.__all__]
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -77,7 +77,7 @@ def place_of(device: torch.device) -> Place:
 
 def _rows(tensor: Tensor, operand: Operand, matrices: bool, place: Place) -> Rows:
     if operand.dtype:
-        return _positions(tensor, place)
+        return _positions(tensor, operand, place)
     if not matrices and tensor.dim() > 2:
         tensor = tensor.flatten(1)
     dtype, size = DTYPES[tensor.dtype]
@@ -90,9 +90,12 @@ def _rows(tensor: Tensor, operand: Operand, matrices: bool, place: Place) -> Row
     return Rows(Memory(tensor, place), tensor.data_ptr(), dtype, shape, strides)
 
 
-def _positions(at: Tensor, place: Place) -> Rows:
-    """Positions as the kernels read them: the low halves of int64."""
-    return Rows(Memory(at, place), at.data_ptr(), wp.int32, (at.shape[0],), (8 * at.stride(0),))
+def _positions(at: Tensor, operand: Operand, place: Place) -> Rows:
+    """Positions as the kernels read and write them: one per segment, or one per column; of int64 the low halves."""
+    if operand.trail:
+        at = at.flatten(1) if at.dim() > 1 else at.unsqueeze(1)
+    size = at.element_size()
+    return Rows(Memory(at, place), at.data_ptr(), wp.int32, tuple(at.shape), tuple([size * s for s in at.stride()]))
 
 
 def _index(idx: Tensor, place: Place) -> Rows:
@@ -134,10 +137,7 @@ def kernel(name: str) -> Callable[..., Any]:
                     shape += tensors[trail[0][0]].shape[1:]
                 out = like.new_empty(shape, dtype=torch.int32 if result.dtype else dtype_of(result, like.dtype))
                 outs.append(out)
-                if result.dtype:
-                    written.append(Rows(Memory(out, place), out.data_ptr(), wp.int32, (m,), (4,)))
-                else:
-                    written.append(_rows(out, result, matrices, place))
+                written.append(_rows(out, result, matrices, place))
             launches(_index(idx, place), m, *inputs, *written)
             outs = [o.long() if r.dtype else o for o, r in zip(outs, results, strict=True)]
         return tuple(outs) if len(outs) > 1 else outs[0]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import calculus
+from ..ops import calculus, formulas
 from ..ops.calculus import PROGRAMS
-from ..ops.table import PRIMITIVES, Operation
-from . import _compose, _memory
+from ..ops.table import PRIMITIVES, SELECTION, Operation
+from . import _arrays, _compose, _memory
 from ._arguments import KEPT
 from ._autograd import Needs
 
@@ -45,9 +45,14 @@ class Plan:
         self.op = op
         self.wanted = [i for i in op.differentiable if needs[i]]
         self.fused = calculus.backward_name(op.name)  # one operation that returns all gradients
-        if op.name not in PROGRAMS:  # the norms
-            kept = [*range(count), *(count + 1 + i for i, r in enumerate(op.results) if r.by_product)]
-            self.cotangents: tuple[str, ...] = ("g",)
+        by_products = [(count + 1 + i, r.name) for i, r in enumerate(op.results) if r.by_product]
+        kept = [i for i, _ in by_products]
+        self.cotangents: tuple[str, ...] = ("g",)
+        self.program: calculus.Program | None = None
+        if op.kind == SELECTION:  # linear in its operands once the by-product is known
+            self.program = calculus.transpose(PROGRAMS["pick"])
+        elif op.name not in PROGRAMS:  # the norms
+            kept = [*range(count), *kept]
         else:
             self.program = calculus.transpose(PROGRAMS[op.name])
             self.cotangents = self.program.inputs[:-count]
@@ -57,7 +62,8 @@ class Plan:
             used = set(operands) if self.fused else {o for t in terms for o in t.operands}
             kept = [i for i, o in enumerate(operands) if o in used]
         self.saved = (*kept, count)  # positions in (*operands, idx, *results); idx comes last
-        self.names = (*self.cotangents, *(operands[i] if i < count else "by-product" for i in kept), "idx")
+        kept_names = dict(enumerate(operands)) | dict(by_products)
+        self.names = (*self.cotangents, *(kept_names[i] for i in kept), "idx")
         # Where a gradient through the fused operation is asked for, but it has no backward, its parts have one.
         self.last = self.fused is not None and op.name in PROGRAMS and not calculus.has_backward(self.fused)
         self.nothing = [None] * (count + 1)
@@ -74,7 +80,7 @@ class Plan:
     def _make_steps(self, present: tuple[bool, ...], fused: bool) -> Iterator[Step]:
         if self.fused and fused and all(present):
             yield Step(ENTRIES[self.fused], tuple(range(len(self.names))), self.op.differentiable)
-        elif self.op.name in PROGRAMS:
+        elif self.program:
             missing = {n for n, p in zip(self.cotangents, present, strict=True) if not p}
             for i in self.wanted:
                 terms = self.program.outputs["g" + self.op.operands[i].name]
@@ -134,6 +140,8 @@ class OperationRule:
                 _sum(calculus.tangent(program, out, tuple(moves)), values, primals[0].dtype, idx, m)
                 for out in program.outputs
             ]
+        if self.op.kind == SELECTION:
+            return [OPS["pick"](moving[0], outs[1], idx, m), None]
         if self.by_products:  # rms_norm, max_norm: a result depends on the elements of its own segment only
             # <x', gradient> rounded once, where the gradient is not 0 by definition: x' may be infinite elsewhere
             second = OPS[calculus.backward_name(calculus.backward_name(name))]  # type: ignore[arg-type, index]
@@ -174,6 +182,6 @@ def _apply(table: dict[str, Callable[..., Any]], idx: Tensor, m: Any) -> Callabl
 
 
 @functools.cache
-def namespace() -> _compose.Namespace:
+def namespace() -> formulas.Primitives:
     """The primitives through the entries, for compositions that can be differentiated again."""
-    return _compose.Namespace({name: ENTRIES[name] for name in PRIMITIVES})
+    return formulas.Primitives(_arrays, {name: ENTRIES[name] for name in PRIMITIVES})

@@ -80,7 +80,7 @@ class _Array(ctypes.Structure):
 class _Operation(ctypes.Structure):
     _fields_ = [
         ("world", ctypes.POINTER(_World)),
-        *[(name, ctypes.c_int64) for name in ("operands", "results", "outputs", "matrices", "takes_idx")],
+        *[(name, ctypes.c_int64) for name in ("operands", "results", "outputs", "matrices")],
         ("differentiable", ctypes.c_int64),
         ("in", _Array * _ARRAYS),
         ("out", _Array * _ARRAYS),
@@ -152,7 +152,7 @@ def _operation(name: str) -> _Operation:
 
     return _Operation(
         ctypes.pointer(_world()),
-        *(len(op.operands), len(op.results), len(outputs), op.matrices, OPERATIONS[name].takes_idx),
+        *(len(op.operands), len(op.results), len(outputs), op.matrices),
         sum(1 << i for i in op.differentiable),
         (_Array * _ARRAYS)(*map(_Array.of, op.operands)),
         (_Array * _ARRAYS)(*map(_Array.of, outputs)),

@@ -74,7 +74,7 @@ def call(name: str, *args: Any) -> Any:
         places = [
             p if o.by_product else ctypes.addressof(s) for p, s, o in zip(places, apart, op.operands, strict=True)
         ]
-    arrays = [*[idx] * op.takes_idx, *outs, *after]
+    arrays = [idx, *outs, *after]
     function = FUNCTIONS[name].get(like.dtype) or _resolve(name, like.dtype)
     places += [None if a is None else a.data_ptr() for a in arrays]
     if function(*places, n, m, *sizes, mode) >= 0:

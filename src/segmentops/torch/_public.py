@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ..ops.table import OPERATIONS
+from ..ops.table import OPERATIONS, SELECTION
 from . import _arguments, _compat, _compose, _distributed, _fast, _index, _routes, _source
 
 
-def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
-    """The function `(*tensors, idx, num_segments)` of operation `name`; `labels` are the operands' public names."""
+def public(name: str) -> Callable[..., Any]:
+    """The function `(*tensors, idx, num_segments)` of operation `name`."""
     op, entry, target = OPERATIONS[name], _routes.ENTRIES[name], _routes.OPS[name]
     full = "segmented_" + name
 
@@ -26,19 +27,39 @@ def public(name: str, labels: Sequence[str]) -> Callable[..., Any]:
 
             found = torch.overrides.handle_torch_function(getattr(segment_ops, full), args, *args)
             return found if len(op.results) == 1 else (found,)
-        m = _arguments.check(full, op, labels, tensors, idx, m)
+        m = _arguments.check(full, op, op.public, tensors, idx, m)
         if _compat.is_dynamo_compiling():
             if _compat.forward_ad._current_level >= 0:
                 # the compiled graph enters this level where an operation of ours cannot see it
                 return _compose.composed(name, _compose.ATEN, tuple(tensors), idx, m)
             return target(*tensors, idx, m)
         _distributed.prepare(_routes.OPS.values())
-        values = _distributed.check(full, labels, tensors, idx)
+        values = _distributed.check(full, op.public, tensors, idx)
         if _index.readable(values):
             _index.check(full, values, m)
         return entry(*tensors, idx, m)
 
     return _fast.function(name, _routes.APPLY[name], general, checks=True)
+
+
+def selection(name: str) -> Callable[..., Any]:
+    """The function `(x, idx, num_segments, fill)` of a selection, whose empty segments get `fill`."""
+    function = public(name)
+
+    def run(x: Any, idx: Any, m: Any, fill: Any) -> Any:
+        if not isinstance(fill, numbers.Real):
+            raise TypeError(f"segmented_{name}: fill must be a number, got {type(fill).__name__}")
+        if fill == 0:
+            return function(x, idx, m)[0]
+        if _arguments.stands_in(x) or _arguments.stands_in(idx):
+            from . import segment_ops
+
+            whole = getattr(segment_ops, f"segmented_{name}")
+            return torch.overrides.handle_torch_function(whole, (x, idx), x, idx, m, fill)
+        out, at = function(x, idx, m)
+        return torch.where(at < 0, fill, out)
+
+    return run
 
 
 def scriptable(function: Any) -> None:
@@ -47,11 +68,15 @@ def scriptable(function: Any) -> None:
 
     @functools.cache
     def scripted() -> Callable[..., Any]:
-        *labels, m = inspect.signature(function).parameters
-        result = "" if len(OPERATIONS[name.removeprefix("segmented_")].results) == 1 else "[0]"
+        op = OPERATIONS[name.removeprefix("segmented_")]
+        labels = ", ".join(list(inspect.signature(function).parameters)[: len(op.operands) + 1])
+        result, fill = "found" if len(op.results) == 1 else "found[0]", ""
+        if op.kind == SELECTION:
+            result, fill = "torch.where(found[1] < 0, fill, found[0])", ", fill: float = 0.0"
         source = (
-            f"def {name}({', '.join(labels)}, {m}: int):\n"
-            f"    return torch.ops.{_routes.NAMESPACE}.{name}({', '.join(labels)}, {m}){result}\n"
+            f"def {name}({labels}, num_segments: int{fill}):\n"
+            f"    found = torch.ops.{_routes.NAMESPACE}.{name}({labels}, num_segments)\n"
+            f"    return {result}\n"
         )
         return _source.define(f"scripted {name}", source, {"torch": torch, "__name__": function.__module__})
 

@@ -51,19 +51,10 @@ def _first_offence(idx: np.ndarray, m: int) -> int:
     return -1
 
 
-def _elements_of(at: np.ndarray, n: int) -> np.ndarray:
-    """An idx that has each maximum in its segment, and nothing else: derivatives of max_norm come without idx."""
-    idx = np.full(n, -1, np.int64)
-    inside = (at >= 0) & (at < n)
-    idx[at[inside]] = np.flatnonzero(inside)
-    return idx
-
-
 def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
     """Operation `name` for data of `dtype`, called as the engine's function."""
     op = OPERATIONS[name]
     names = arguments(name)
-    has_idx = op.takes_idx
     launches = LAUNCHES[name]
 
     def call(*values: Any) -> int:
@@ -80,32 +71,29 @@ def function(name: str, dtype: torch.dtype) -> Callable[..., int]:
             strides = tuple(size * int(np.prod(shape[d + 1 :])) for d in range(len(shape)))
             return Rows(Memory(None, place), address or 0, scalar, shape, strides)
 
-        def positions(address: int) -> Rows:
-            return Rows(Memory(None, place), address or 0, wp.int32, (m,), (8,))
+        def positions(address: int, operand: Operand) -> Rows:  # of int64 the low halves
+            shape, strides = ((m, k), (8 * k, 8)) if operand.trail else ((m,), (8,))
+            return Rows(Memory(None, place), address or 0, wp.int32, shape, strides)
 
-        operands, rest = list(values[: len(op.operands)]), values[len(op.operands) + has_idx :]
+        operands, rest = list(values[: len(op.operands)]), values[len(op.operands) + 1 :]
         copies = []
         if mode & STRIDED:
             for at, operand in enumerate(op.operands):
                 if not operand.by_product:
                     copies.append(contiguous(operands[at], dtype.itemsize))
                     operands[at] = copies[-1].ctypes.data
-        if has_idx:
-            integer = np.int64 if mode & 1 else np.int32
-            idx = _numbers(named["idx"], n, integer)
-            if mode & 2:
-                found = _first_offence(idx, m)
-                if found >= 0:
-                    return found
-        else:
-            idx = _elements_of(_numbers(operands[-1], m, np.int64), n)
+        idx = _numbers(named["idx"], n, np.int64 if mode & 1 else np.int32)
+        if mode & 2:
+            found = _first_offence(idx, m)
+            if found >= 0:
+                return found
         index = Rows(Memory(None, place), idx.ctypes.data, wp.dtype_from_numpy(idx.dtype), (n,), (idx.dtype.itemsize,))
-        inputs = [positions(a) if o.dtype else rows(a, o) for a, o in zip(operands, op.operands, strict=True)]
+        inputs = [positions(a, o) if o.dtype else rows(a, o) for a, o in zip(operands, op.operands, strict=True)]
         results = list(zip(rest, op.results, strict=False))
-        launches(index, m, *inputs, *[positions(a) if o.dtype else rows(a, o) for a, o in results])
+        launches(index, m, *inputs, *[positions(a, o) if o.dtype else rows(a, o) for a, o in results])
         for address, operand in results:
             if operand.dtype:  # the kernels wrote the low halves
-                found_at = _numbers(address, m, np.int64)
+                found_at = _numbers(address, m * (k if operand.trail else 1), np.int64)
                 found_at[:] = found_at.astype(np.int32)
         return -1
 

@@ -75,7 +75,7 @@ template <class T> struct NormMax : Reduction {
   const T* x;
   i64 k;
   T* out;
-  void* at;                                   // int32 or int64
+  Positions* at;
   bool narrow;
   static const NormMax& of(const Reduction* r) { return *(const NormMax*)r; }
 
@@ -150,7 +150,7 @@ template <class T> struct NormMax : Reduction {
     }
   }
 
-  NormMax(const Call& call, const T* x, T* out, void* at, i64 n, i64 m, i64 k)
+  NormMax(const Call& call, const T* x, T* out, Positions* at, i64 n, i64 m, i64 k)
       : x(x), k(k), out(out), at(at), narrow(call.narrow_at) {
     idx = call.idx;
     this->n = n;
@@ -202,8 +202,8 @@ template <class T> struct NormMax : Reduction {
   }
 };
 
-// f(s, i, rank) for every segment whose argmax i is an element; with i = -1 for the others.
-template <class F> void at_maxima(const void* at, bool narrow, i64 n, i64 m, int threads, const F& f) {
+// f(s, i, rank) for each of m positions i; with i = -1 where that is no element.
+template <class F> void at_positions(const Positions* at, bool narrow, i64 n, i64 m, int threads, const F& f) {
   const Index index = {at, !narrow};
   parallel(m < 4096 ? 1 : threads, [&](int rank) {
     const int shares = m < 4096 ? 1 : threads;
@@ -220,13 +220,13 @@ template <class T> void fill_zero(T* p, i64 count, int threads) {
   });
 }
 template <class T>
-i64 norm_max_first(const Call& call, const T* g, const T* x, const void* at, T* gx, i64 n, i64 m, i64 k) {
+i64 norm_max_first(const Call& call, const T* g, const T* x, const Positions* at, T* gx, i64 n, i64 m, i64 k) {
   const Single<T> rows{x, k, call.strided}, cotangents{g, 1, call.strided};
   const i64 own = call.strided ? lines(k * (i64)sizeof(T)) : 0;
   const Scratch scratch(own * call.threads);
   if (!scratch.p) return NO_MEMORY;
   fill_zero(gx, n * k, call.threads);
-  at_maxima(at, call.narrow_at, n, m, call.threads, [&](i64 s, i64 i, int rank) {
+  at_positions(at, call.narrow_at, n, m, call.threads, [&](i64 s, i64 i, int rank) {
     if (i < 0) return;
     T one;
     const T* const p = rows(i, (T*)(scratch.p + rank * own));
@@ -236,14 +236,14 @@ i64 norm_max_first(const Call& call, const T* g, const T* x, const void* at, T* 
   return -1;
 }
 template <class T>
-i64 norm_max_second(const Call& call, const T* v, const T* g, const T* x, const void* at, T* gg, T* gx, i64 n, i64 m,
+i64 norm_max_second(const Call& call, const T* v, const T* g, const T* x, const Positions* at, T* gg, T* gx, i64 n, i64 m,
                     i64 k) {
   const Single<T> rows{x, k, call.strided}, moves{v, k, call.strided}, cotangents{g, 1, call.strided};
   const i64 own = call.strided ? lines(k * (i64)sizeof(T)) : 0;
   const Scratch scratch(2 * own * call.threads);
   if (!scratch.p) return NO_MEMORY;
   fill_zero(gx, n * k, call.threads);
-  at_maxima(at, call.narrow_at, n, m, call.threads, [&](i64 s, i64 i, int rank) {
+  at_positions(at, call.narrow_at, n, m, call.threads, [&](i64 s, i64 i, int rank) {
     gg[s] = T(0);
     if (i < 0) return;
     T one;

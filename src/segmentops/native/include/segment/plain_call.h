@@ -50,7 +50,7 @@ struct World {
 struct Operation {
   const World* world;
   i64 operands, results, outputs;             // outputs: results and what the engine takes after them
-  i64 matrices, takes_idx;
+  i64 matrices;
   i64 differentiable;                         // bits
   Array in[ARRAYS], out[ARRAYS];
   const void* function[DTYPES];               // null until known
@@ -336,7 +336,7 @@ void* plain_call(const Route& r, void* const* args, i64 count, bool& decided) {
       continue;
     }
     if (!t[k].settle(w)) return nullptr;
-    if (k < op.operands || op.takes_idx) a[given++] = t[k].p;
+    a[given++] = t[k].p;
   }
   const Ref n_object(python->make_int(n));
   Ref outs[ARRAYS];
@@ -489,7 +489,7 @@ constexpr Place PLAIN_LAYOUT[] = {
   SEG_AT(World, setting), SEG_AT(World, look_size), SEG_AT(World, pays_from),
   SEG_SIZE(Array), SEG_AT(Array, lead), SEG_AT(Array, trail), SEG_AT(Array, kind),
   SEG_SIZE(Operation), SEG_AT(Operation, world), SEG_AT(Operation, operands), SEG_AT(Operation, results),
-  SEG_AT(Operation, outputs), SEG_AT(Operation, matrices), SEG_AT(Operation, takes_idx),
+  SEG_AT(Operation, outputs), SEG_AT(Operation, matrices),
   SEG_AT(Operation, differentiable), SEG_AT(Operation, in), SEG_AT(Operation, out), SEG_AT(Operation, function),
   SEG_AT(Operation, refuse),
   SEG_SIZE(Route), SEG_AT(Route, op), SEG_AT(Route, asks), SEG_AT(Route, checks), SEG_AT(Route, general),

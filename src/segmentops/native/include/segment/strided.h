@@ -131,6 +131,22 @@ struct Copies {
   }
 };
 
+// Scalars that are read one by one, of rows of k.
+template <class T> struct Scalars {
+  i64 size[2];
+  Strided dense;
+  Rows<T> rows;
+  bool whole;
+  Scalars(const T* x, i64 n, i64 k, bool strided)
+      : size{n, k}, dense{x, 2, size, nullptr}, rows(strided ? x : (const T*)&dense), whole(rows.whole()) {}
+  T operator()(i64 i, i64 c) const {
+    if (whole) return rows.p[i * rows.k + c];
+    i64 offset = 0;
+    for (int d = 0; d < rows.dims; c /= rows.size[d++]) offset += c % rows.size[d] * rows.stride[d];
+    return rows.at(i)[offset];
+  }
+};
+
 // Rows that are read one by one.
 template <class T> struct Single {
   const T* x;

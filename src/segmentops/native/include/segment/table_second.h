@@ -52,21 +52,46 @@ i64 rms_norm_double_backward(const T* v, const T* g, const T* x, const kept<T>* 
   return -1;
 }
 template <class T>
-i64 max_norm(const T* x, const void* idx, T* out, void* at, i64 n, i64 m, i64 k, i64 mode) {
+i64 max_norm(const T* x, const void* idx, T* out, Positions* at, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
   if (call.offence >= 0) return call.offence;
   return reduce(NormMax<T>(call, x, out, at, n, m, k), call.threads);
 }
 template <class T>
-i64 max_norm_backward(const T* g, const T* x, const void* at, T* gx, i64 n, i64 m, i64 k, i64 mode) {
-  const Call call(nullptr, n, m, mode & ~2);
+i64 max_norm_backward(const T* g, const T* x, const Positions* at, const void* idx, T* gx, i64 n, i64 m, i64 k,
+                      i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
   return norm_max_first(call, g, x, at, gx, n, m, k);
 }
 template <class T>
-i64 max_norm_double_backward(const T* v, const T* g, const T* x, const void* at, T* gg, T* gx, i64 n, i64 m, i64 k,
-                                    i64 mode) {
-  const Call call(nullptr, n, m, mode & ~2);
+i64 max_norm_double_backward(const T* v, const T* g, const T* x, const Positions* at, const void* idx, T* gg, T* gx,
+                             i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
   return norm_max_second(call, v, g, x, at, gg, gx, n, m, k);
+}
+
+template <class T>
+i64 pick(const T* x, const Positions* at, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const Scalars<T> from(x, n, k, call.strided);
+  at_positions(at, call.narrow_at, n, m * k, call.threads, [&](i64 j, i64 i, int) {
+    out[j] = i < 0 ? T(0) : from(i, j % k);
+  });
+  return -1;
+}
+template <class T>
+i64 place(const T* y, const Positions* at, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  const Scalars<T> from(y, m, k, call.strided);
+  fill_zero(out, n * k, call.threads);
+  at_positions(at, call.narrow_at, n, m * k, call.threads, [&](i64 j, i64 i, int) {
+    if (i >= 0) out[i * k + j % k] = from(j / k, j % k);
+  });
+  return -1;
 }
 
 template <class T, bool TRANSPOSED>

@@ -24,6 +24,9 @@ typedef unsigned u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
+// Positions of elements, -1: none; int32 or int64, see `Call`.
+struct Positions;
+
 typedef double d4 __attribute__((vector_size(32)));
 typedef double d8 __attribute__((vector_size(64)));
 typedef float f4 __attribute__((vector_size(16)));

@@ -14,7 +14,8 @@ template <class P> struct Holds;              // which buffers a pointer may be 
 template <> struct Holds<float> { static bool type(Type t) { return t == F32; } };
 template <> struct Holds<double> { static bool type(Type t) { return t == F64; } };
 template <> struct Holds<i32> { static bool type(Type t) { return t == S32; } };
-template <> struct Holds<void> { static bool type(Type t) { return t == S32 || t == S64; } };
+template <> struct Holds<void> { static bool type(Type t) { return t == S32 || t == S64; } };   // idx
+template <> struct Holds<Positions> : Holds<void> {};
 template <class P> struct Holds<const P> : Holds<P> {};
 
 SEG_INLINE i64 scalars(const Buffer* b, i64 from) {   // of dimension `from` and those that follow
@@ -54,8 +55,8 @@ struct Reader {
     if (!b) return nullptr;
     if (!Holds<P>::type(b->type))
       wrong = "segmentops: an operand or a result has another type than the handler";
-    if constexpr (__is_same(P, const void)) mode |= b->type == S64 ? 1 : 4;   // idx, or the maxima of a derivative
-    if constexpr (__is_same(P, void)) mode = b->type == S32 ? mode | 4 : mode & ~4;   // the maxima
+    if constexpr (__is_same(P, const void)) mode |= b->type == S64;
+    else if constexpr (__is_same(P, Positions) || __is_same(P, const Positions)) mode |= b->type == S32 ? 4 : 0;
     else if constexpr (!__is_const(P)) prefer_large_pages(b->data, (u64)scalars(b, 0) * sizeof(P));
     return (P*)b->data;
   }
