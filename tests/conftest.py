@@ -46,7 +46,7 @@ def compile_once():
 def pytest_configure(config):
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
         compile_once()
-    if config.getoption("--transform-matrix"):
+    if config.getoption("--transform-matrix") and not hasattr(config, "workerinput"):
         from torch_matrix import Matrix
 
         config.pluginmanager.register(Matrix())

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import pathlib
 
+import oracles
 import torch
 
-OPS = ("sum", "mean", "dot", "rms_norm", "max_norm", "mul", "matvec")
+OPS = tuple(op.short for op in oracles.OPS)
 FILES = ("test_transforms.py", "test_modules.py", "test_compile.py")
 COMMAND = ".venv/bin/python -m pytest tests/torch/test_{transforms,modules,compile}.py --transform-matrix"
 TARGET = pathlib.Path(__file__).parents[1] / "docs" / "transforms_torch.md"
