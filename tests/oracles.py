@@ -94,6 +94,21 @@ def segmented_max_norm(x, idx, m):
     return value, value
 
 
+def segmented_max(x, idx, m):
+    return _extreme(x, idx, m, np.max)
+
+
+def segmented_min(x, idx, m):
+    return _extreme(x, idx, m, np.min)
+
+
+def _extreme(x, idx, m, extreme):
+    value = np.zeros((m, *x.shape[1:]))
+    for s in set(idx.tolist()) & set(range(m)):
+        value[s] = extreme(_f64(x)[idx == s], axis=0)
+    return value, np.abs(value)
+
+
 def segmented_mul(x, y, idx, m):
     x, (s, inside) = _f64(x), gather(_f64(y), idx)
     value = np.zeros(x.shape)
@@ -141,6 +156,16 @@ def _max_norm_gradient(x, g, idx, m):
     for s, _, i in _largest(norm[:, None], idx):
         found[i] = x[i] / norm[i] * g[s]
     return [found]
+
+
+def _extreme_gradient(sign):
+    def gradient(x, g, idx, m):
+        found = np.zeros(x.shape)
+        for s, c, i in _largest(sign * _f64(x), idx):
+            found[i, c] = g[s, c]
+        return [found]
+
+    return _single(gradient)
 
 
 def _mul_gradient(x, y, g, idx, m):
@@ -235,6 +260,8 @@ OPS: tuple[Op, ...] = (
     ),
     Op("segmented_rms_norm", (X,), NUMBER, segmented_rms_norm, _single(_rms_norm_gradient), linear=False),
     Op("segmented_max_norm", (X,), NUMBER, segmented_max_norm, _single(_max_norm_gradient), linear=False),
+    Op("segmented_max", (X,), POOLED, segmented_max, _extreme_gradient(1), linear=False),
+    Op("segmented_min", (X,), POOLED, segmented_min, _extreme_gradient(-1), linear=False),
     Op(
         "segmented_mul", (X, Array("y", "segment", _scalar)), Array("out", "element", _whole), segmented_mul,
         _mul_gradient,

@@ -70,7 +70,7 @@ def jobs(cell: Cell, device: str) -> Jobs:
     p = problem(cell, device)
     order, operation, largest = cell.order, cell.operation, p.inputs[0].new_ones(cell.largest())
     others = peers.functions(operation, order, p.inputs[0])
-    if operation in ("sum", "mean") and order != "second":
+    if operation in ("sum", "mean", "max", "min") and order != "second":
         lengths = torch.bincount(p.idx, minlength=p.m)
 
         def segment_reduce(x: Tensor, idx: Tensor, m: int) -> Tensor:

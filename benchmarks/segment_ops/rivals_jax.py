@@ -79,6 +79,14 @@ def max_norm(x: Array, idx: Array, m: int) -> Array:
     return jnp.sqrt(jax.ops.segment_max(_inner(x, x), idx, m, indices_are_sorted=True))
 
 
+def segment_max(x: Array, idx: Array, m: int) -> Array:
+    return jax.ops.segment_max(x, idx, m, indices_are_sorted=True)
+
+
+def segment_min(x: Array, idx: Array, m: int) -> Array:
+    return jax.ops.segment_min(x, idx, m, indices_are_sorted=True)
+
+
 def mul(x: Array, y: Array, idx: Array, m: int) -> Array:
     return x * _columns(_gather(y, idx), x)
 
@@ -101,6 +109,8 @@ RIVALS: dict[str, list[Callable[..., Array]]] = {
     "dot": [dot, dot_segment_sum],
     "rms_norm": [rms_norm, rms_norm_search],
     "max_norm": [max_norm],
+    "max": [segment_max],
+    "min": [segment_min],
     "mul": [mul, mul_index],
     "matvec": [matvec, matvec_einsum],
 }

@@ -121,6 +121,20 @@ def root_of_index_max(x: Tensor, idx: Tensor, m: int) -> Tensor:
     return x.new_zeros(m).index_reduce_(0, idx, by_ones(x, x), "amax").sqrt()
 
 
+def _scatter_reduce(how: str) -> Rival:
+    def reduce(x: Tensor, idx: Tensor, m: int) -> Tensor:
+        return _zeros(x, m).scatter_reduce_(0, _rows(idx, x), x, how, include_self=False)
+
+    return _named(reduce, f"scatter_reduce {how}")
+
+
+def _index_reduce(how: str) -> Rival:
+    def reduce(x: Tensor, idx: Tensor, m: int) -> Tensor:
+        return _zeros(x, m).index_reduce_(0, idx, x, how, include_self=False)
+
+    return _named(reduce, f"index_reduce {how}")
+
+
 def _times(x: Tensor, s: Tensor) -> Tensor:
     return x * (s.unsqueeze(1) if x.dim() > 1 else s)
 
@@ -162,6 +176,8 @@ ANY_ORDER: dict[str, list[Rival]] = {
     "dot": [*(_dot_by(by_ones, total) for total in SUMS), _dot_by(einsum, scatter_add)],
     "rms_norm": [*(_root_by(by_ones, mean) for mean in MEANS[:2]), _root_by(einsum, MEANS[1])],
     "max_norm": [max_of_norms, root_of_max, root_of_index_max],
+    "max": [_scatter_reduce("amax"), _index_reduce("amax")],
+    "min": [_scatter_reduce("amin"), _index_reduce("amin")],
     "mul": [mul_select, mul_gather, mul_index],
     "matvec": [matvec_einsum, matvec_bmm, matvec_rows],
 }

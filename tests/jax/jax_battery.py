@@ -134,6 +134,20 @@ def _max_norm(x, idx, m):
     return _root(jnp.where(there, square[jnp.where(there, at, 0)], 0.0))
 
 
+def _extreme(sign):
+    def run(x, idx, m):
+        if x.shape[0] == 0:
+            return _sum(x, idx, m)
+        fixed = sign * jax.lax.stop_gradient(x)
+        best = jax.ops.segment_max(fixed, idx, m)
+        tied = jnp.where(fixed == _gather(best, idx), _columns(jnp.arange(x.shape[0]), x), x.shape[0])
+        at = jax.ops.segment_min(tied, idx, m)
+        there = at < x.shape[0]
+        return jnp.where(there, jnp.take_along_axis(x, jnp.where(there, at, 0), 0), 0.0)
+
+    return run
+
+
 def _mul(x, y, idx, m):
     return x * _columns(_gather(y, idx), x)
 
@@ -148,6 +162,8 @@ COMPOSITIONS = {
     "segmented_dot": _dot,
     "segmented_rms_norm": _rms_norm,
     "segmented_max_norm": _max_norm,
+    "segmented_max": _extreme(1),
+    "segmented_min": _extreme(-1),
     "segmented_mul": _mul,
     "segmented_matvec": _matvec,
 }

@@ -246,6 +246,8 @@ OPS = {
 MAXIMA = {
     "max_norm_backward": op("g:m x:nk at:m/at", "gx:nk", None, "g x at idx gx", reduces=False),
     "max_norm_double_backward": op("v:nk g:m x:nk at:m/at", "gg:m gx:nk", None, "v g x at idx gg gx", reduces=False),
+    "max": op("x:nk", "out:mk at:mk/at", None, "x idx out at"),
+    "min": op("x:nk", "out:mk at:mk/at", None, "x idx out at"),
     "pick": op("x:nk at:mk/at", "out:mk", None, "x at idx out", reduces=False),
     "place": op("y:mk at:mk/at", "out:nk", None, "y at idx out", reduces=False),
 }

@@ -34,6 +34,40 @@ def test_ties_and_nan(narrow_at, k, suffix):
 
 
 @pytest.mark.parametrize("suffix", DTYPES)
+@pytest.mark.parametrize("k", [1, 3, 8, 9, 70, 130])
+@pytest.mark.parametrize("narrow_at", [False, True])
+def test_extremes_of_columns(narrow_at, k, suffix):
+    """Where they are, their values, picked again and put back: on one thread and several, in any layout."""
+    r = np.random.default_rng(k)
+    lengths = [3, 70, 1, 9000 if k < 9 else 500, *[2] * 50]
+    idx, m = sorted_idx(lengths, [1] * len(lengths))[0], 2 * len(lengths) + 2
+    x = r.integers(-50, 50, (len(idx), k)).astype(DTYPES[suffix])  # few values: many ties
+    x[r.random(x.shape) < 0.001] = np.nan
+    x[r.random(x.shape) < 0.001] = np.inf
+    x[r.random(x.shape) < 0.001] = -np.inf
+    layouts = (None, lambda a, place: np.asfortranarray(a))
+    for name, sign in (("max", 1), ("min", -1)):
+        at = np.full((m, k), -1)
+        for s in np.unique(idx):
+            rows = np.flatnonzero(idx == s)
+            key = sign * x[rows].astype(np.float64)
+            at[s] = rows[np.where(np.isnan(key).any(0), np.isnan(key).argmax(0), key.argmax(0))]
+        picked = np.where(at >= 0, np.take_along_axis(x, np.maximum(at, 0), 0), x.dtype.type(0))
+        placed = np.zeros_like(x)
+        s, c = np.nonzero(at >= 0)
+        placed[at[s, c], c] = picked[s, c]
+        for threads, layout in zip((1, 3, 1, 3), (*layouts, *layouts[::-1]), strict=True):
+            how = {"threads": threads, "narrow_at": narrow_at, "layout": layout}
+            found = call(name, {"x": x}, idx, m, k, **how)
+            np.testing.assert_array_equal(found["at"], at)
+            positions = at.astype(np.int32 if narrow_at else np.int64)
+            again = call("pick", {"x": x, "at": positions}, idx, m, k, **how)
+            back = call("place", {"y": picked, "at": positions}, idx, m, k, **how)
+            for a, b in ((found["out"], picked), (again["out"], picked), (back["out"], placed)):
+                np.testing.assert_array_equal(a.astype(np.float64), b.astype(np.float64))
+
+
+@pytest.mark.parametrize("suffix", DTYPES)
 @pytest.mark.parametrize("k", [1, 3, 4])
 def test_derivatives(k, suffix):
     dtype = DTYPES[suffix]

@@ -60,6 +60,29 @@ def segmented_max_norm(x, idx, num_segments):
     return _root(torch.where(there, picked, 0.0))
 
 
+def segmented_max(x, idx, num_segments):
+    return _extreme(x, idx, num_segments, "amax")
+
+
+def segmented_min(x, idx, num_segments):
+    return _extreme(x, idx, num_segments, "amin")
+
+
+def _extreme(x, idx, m, reduce):
+    if x.shape[0] == 0:
+        return segmented_sum(x, idx, m)
+    with torch.no_grad():
+        fixed, wide = x.detach(), idx.long()
+        rows = _columns(wide, x).expand(x.shape)
+        first = torch.zeros((m, *x.shape[1:]), dtype=x.dtype)
+        extreme = first.scatter_reduce(0, rows, fixed, reduce, include_self=False)
+        position = _columns(torch.arange(len(x)), x)
+        tied = torch.where(fixed == extreme.index_select(0, wide), position, len(x))
+        at = torch.full(extreme.shape, len(x)).scatter_reduce(0, rows, tied, "amin")
+    there = at < len(x)
+    return torch.where(there, x.gather(0, torch.where(there, at, 0)), 0.0)
+
+
 def segmented_mul(x, y, idx, num_segments):
     return x * _columns(y.index_select(0, idx), x)
 

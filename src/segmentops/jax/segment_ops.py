@@ -34,13 +34,15 @@ from __future__ import annotations
 
 from jax import Array
 
-from ._public import public
+from ._public import public, selection
 
 __all__ = [
     "segmented_dot",
     "segmented_matvec",
+    "segmented_max",
     "segmented_max_norm",
     "segmented_mean",
+    "segmented_min",
     "segmented_mul",
     "segmented_rms_norm",
     "segmented_sum",
@@ -56,6 +58,8 @@ _mean = public("mean")
 _dot = public("dot")
 _rms_norm = public("rms_norm")
 _max_norm = public("max_norm")
+_max = selection("max")
+_min = selection("min")
 _mul = public("mul")
 _matvec = public("matvec")
 
@@ -261,6 +265,92 @@ def segmented_max_norm(x: Array, idx: Array, num_segments: int) -> Array:
     [5.0, 4.0]
     """
     return _max_norm(x, idx, num_segments)
+
+
+def segmented_max(x: Array, idx: Array, num_segments: int, fill: float = 0.0) -> Array:
+    r"""Largest value of each column in each segment.
+
+    .. math:: out_{s, \ldots} = \max_{i: idx_i = s} x_{i, \ldots}
+
+    A NaN wins; ties go to the smallest i, which alone gets the gradient.
+
+    Parameters
+    ----------
+    x : Array, shape (N, ...), float32, float64, float16 or bfloat16
+        One row per element.
+    idx : Array, shape (N,), int32 or int64
+        Segment of each element, sorted, values in [0, num_segments]; num_segments is padding.
+    num_segments : int
+        Number of segments, M.
+    fill : float
+        What an empty segment gets.
+
+    Returns
+    -------
+    Array, shape (M, ...)
+        Values of x, bit for bit; `fill` for an empty segment, with derivatives 0. The gradient of x is the segment's
+        cotangent at the element that was chosen, 0 elsewhere; it does not depend on x, so second derivatives are 0.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not an array, `num_segments` not an int or traced, or `fill` not a number.
+    ValueError
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from segmentops.jax import segmented_max
+    >>> x = jnp.array([[3., 4.], [5., 1.], [2., 8.]])
+    >>> idx = jnp.array([0, 0, 2], dtype=jnp.int32)
+    >>> segmented_max(x, idx, num_segments=3, fill=-1.0).tolist()
+    [[5.0, 4.0], [-1.0, -1.0], [2.0, 8.0]]
+    """
+    return _max(x, idx, num_segments, fill)
+
+
+def segmented_min(x: Array, idx: Array, num_segments: int, fill: float = 0.0) -> Array:
+    r"""Smallest value of each column in each segment.
+
+    .. math:: out_{s, \ldots} = \min_{i: idx_i = s} x_{i, \ldots}
+
+    A NaN wins; ties go to the smallest i, which alone gets the gradient.
+
+    Parameters
+    ----------
+    x : Array, shape (N, ...), float32, float64, float16 or bfloat16
+        One row per element.
+    idx : Array, shape (N,), int32 or int64
+        Segment of each element, sorted, values in [0, num_segments]; num_segments is padding.
+    num_segments : int
+        Number of segments, M.
+    fill : float
+        What an empty segment gets.
+
+    Returns
+    -------
+    Array, shape (M, ...)
+        Values of x, bit for bit; `fill` for an empty segment, with derivatives 0. The gradient of x is the segment's
+        cotangent at the element that was chosen, 0 elsewhere; it does not depend on x, so second derivatives are 0.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not an array, `num_segments` not an int or traced, or `fill` not a number.
+    ValueError
+        If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from segmentops.jax import segmented_min
+    >>> x = jnp.array([[3., 4.], [5., 1.], [2., 8.]])
+    >>> idx = jnp.array([0, 0, 2], dtype=jnp.int32)
+    >>> segmented_min(x, idx, num_segments=3, fill=float("inf")).tolist()
+    [[3.0, 1.0], [inf, inf], [2.0, 8.0]]
+    """
+    return _min(x, idx, num_segments, fill)
 
 
 def segmented_mul(x: Array, y: Array, idx: Array, num_segments: int) -> Array:

@@ -21,7 +21,7 @@ from .reduce import COLUMNS, MAX, MEAN, MIN, NORM, PLAIN, RMS, TERMS, WIDE
 
 __all__ = [
     "COLUMNS", "MAX", "MEAN", "MIN", "NORM", "PLAIN", "RMS", "WIDE",
-    "Place", "Rows", "count", "element", "linear", "matvec", "matrices", "pick", "place", "reduce", "rows",
+    "Place", "Rows", "count", "element", "extreme", "linear", "matvec", "matrices", "pick", "place", "reduce", "rows",
     "segment",
 ]  # fmt: skip
 
@@ -256,6 +256,13 @@ def segment(name: str, out: Rows, *arguments: Any) -> None:
 
 def _selects(x: Rows, idx: wp.array) -> dict[str, wp.Kernel]:
     return _select.select("select", type_name(x.dtype), type_name(idx.dtype))
+
+
+def extreme(idx: wp.array, m: int, x: Rows, out: Rows, at: Rows, sign: int) -> None:
+    """The largest (sign 1) or smallest (-1) of each column of each segment, and where it is."""
+    kernels = _selects(x, idx)
+    _launch(kernels["none"], out.shape, [out, at], idx.device)
+    _launch(kernels["extreme"], x.shape, [idx, x.shape[0], m, sign, x, out, at], idx.device)
 
 
 def pick(idx: wp.array, x: Rows, at: Rows, out: Rows) -> None:

@@ -100,6 +100,13 @@ def _max_norm_double_backward(idx: Any, m: int, v: Rows, g: Rows, x: Rows, at: A
     launch.segment("at_maximum", gg, x, v, at)
 
 
+def _extreme(sign: int) -> Callable[..., None]:
+    def run(idx: Any, m: int, x: Rows, out: Rows, at: Rows) -> None:
+        launch.extreme(idx, m, x, out, at, sign)
+
+    return run
+
+
 def _pick(idx: Any, m: int, x: Rows, at: Rows, out: Rows) -> None:
     launch.pick(idx, x, at, out)
 
@@ -116,6 +123,8 @@ LAUNCHES: dict[str, Callable[..., None]] = {
     "dot_add": _dot_add,
     "outer": _outer,
     "broadcast": _broadcast,
+    "max": _extreme(1),
+    "min": _extreme(-1),
     "pick": _pick,
     "place": _place,
     "spread": _spread,

@@ -201,6 +201,15 @@ def max_norm_double_backward(P: Any, v: Any, g: Any, x: Any, at: Any, idx: Any, 
     return along, _place_row(P.A, across * column(g * inverse * scale, row), at, x)
 
 
+# ---------------------------------------------------------------------------------------------- selections
+def _selection(sign: int) -> Callable[..., tuple[Any, Any]]:
+    def formula(P: Any, x: Any, idx: Any, m: Any) -> tuple[Any, Any]:
+        at = Plain(P.A).extreme_at(sign * x, idx, m)
+        return P.pick(x, at, idx, m), at
+
+    return formula
+
+
 FORMULAS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "rms_norm": rms_norm,
     "rms_norm_backward": rms_norm_backward,
@@ -210,6 +219,8 @@ FORMULAS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "max_norm_double_backward": max_norm_double_backward,
     "rms_norm_tangent": rms_norm_tangent,  # no operations: only differentiated
     "max_norm_tangent": max_norm_tangent,
+    "max": _selection(1),
+    "min": _selection(-1),
 }
 assert FORMULAS.keys() | calculus.PROGRAMS.keys() >= OPERATIONS.keys()
 

@@ -124,6 +124,8 @@ _ROWS = [
     _primitive("outer", "v[n,k] w[n,j] -> out[m,k,j]", {"v": "matvec_t(w, g)", "w": "matvec(v, g)"}, **_second),
     _primitive("pick", "x[n,k] *at[m,k]:i64 -> out[m,k]", {"x": "place(g, at)"}, **_second),
     _primitive("place", "y[m,k] *at[m,k]:i64 -> out[n,k]", {"y": "pick(g, at)"}, **_second),
+    _row(SELECTION, "max", "x[n,k] -> out[m,k] *at[m,k]:i64", public="x", **_second),
+    _row(SELECTION, "min", "x[n,k] -> out[m,k] *at[m,k]:i64", public="x", **_second),
     _row(PROGRAM, "dot_add", "x[n,k] y[n,k] u[n,k] w[n,k] -> out[m]", **_second),
     _row(PROGRAM, "mul_add", "x[n,k] s[m] y[n,k] t[m] -> out[n,k]", **_second),
     _row(PROGRAM, "matvec_add", "v[n,k] a[m,k,j] w[n,k] b[m,k,j] -> out[n,j]", **_second),

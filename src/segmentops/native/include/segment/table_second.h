@@ -3,6 +3,7 @@
 #include "call.h"
 #include "columns.h"
 #include "each.h"
+#include "extreme.h"
 #include "matvec.h"
 #include "norm_max.h"
 #include "pages.h"
@@ -72,6 +73,18 @@ i64 max_norm_double_backward(const T* v, const T* g, const T* x, const Positions
   return norm_max_second(call, v, g, x, at, gg, gx, n, m, k);
 }
 
+template <class T, bool LARGEST>
+i64 extreme(const T* x, const void* idx, T* out, Positions* at, i64 n, i64 m, i64 k, i64 mode) {
+  const Call call(idx, n, m, mode);
+  if (call.offence >= 0) return call.offence;
+  return reduce(Extreme<T>(call, x, out, at, n, m, k, LARGEST ? 1.0 : -1.0), call.threads);
+}
+template <class T> i64 max(const T* x, const void* idx, T* out, Positions* at, i64 n, i64 m, i64 k, i64 mode) {
+  return extreme<T, true>(x, idx, out, at, n, m, k, mode);
+}
+template <class T> i64 min(const T* x, const void* idx, T* out, Positions* at, i64 n, i64 m, i64 k, i64 mode) {
+  return extreme<T, false>(x, idx, out, at, n, m, k, mode);
+}
 template <class T>
 i64 pick(const T* x, const Positions* at, const void* idx, T* out, i64 n, i64 m, i64 k, i64 mode) {
   const Call call(idx, n, m, mode);
