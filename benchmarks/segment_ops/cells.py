@@ -186,7 +186,7 @@ def skewed(operations: Sequence[str], dtypes: Sequence[str]) -> Grid:
     scalars = dict.fromkeys(NARROW, NARROW_SCALARS) | dict.fromkeys(WIDE, WIDE_SCALARS)
     scalars |= dict.fromkeys(LARGE, LARGE_SCALARS)
     for op, order, width in itertools.product(operations, orders, scalars):
-        if op != "matvec" or width <= 16:  # else a matrix a segment would be all there is to read
+        if op != "matvec" or width <= 16:  # else a matrix per segment would be all there is to read
             rows = round(scalars[width] / width)
             yield Cell(op, order, dtypes[0], width, rows, max(1, rows // 10))
 

@@ -16,7 +16,7 @@ in Warp's terms: of scalars, of ``vec3``, of ``mat33``. What holds for all launc
   scratch comes from ``wp.empty``. Run an operation once before a capture: its kernels are compiled then.
 - Sums are accumulated in float64 (float64 data with compensation) in an order that depends on nothing but
   the segment itself: a segment has the same bits alone and in any batch, on CPU and CUDA.
-- A value that is no ``wp.array`` (or no int) raises ``TypeError``; a wrong dtype, shape or device
+- A value that is not a ``wp.array`` (or not an int) raises ``TypeError``; a wrong dtype, shape or device
   ``ValueError``, before anything is launched. The message names the launcher and the argument.
 - Importing this module initialises Warp (``wp.init``) with the settings that it has by then.
 

@@ -9,7 +9,7 @@ A ``double_backward`` is the adjoint of the ``backward`` of the same name: with
 L = <gg, gradients of the backward> its outputs are the derivatives of L by ``g_out`` and the inputs.
 Element-wise outputs are 0 where ``idx[i]`` is outside [0, M), unless said otherwise.
 
-A value that is no ``wp.array`` (or no int, for M) raises ``TypeError``; a wrong dtype, shape or device
+A value that is not a ``wp.array`` (or not an int, for M) raises ``TypeError``; a wrong dtype, shape or device
 ``ValueError``. The types S, V, T and K in the docstrings are those of `segmentops.warp`.
 
 Examples
@@ -52,7 +52,7 @@ def segmented_rms_norm_forward_precompute(
 ) -> None:
     """`segmented_rms_norm`, and inv_norm[s] = 1 / (out[s] counts[s]), 0 where out[s] is 0.
 
-    In float32, what is no normal number is kept in another form, for the backward launchers alone: from 2^128 on (of
+    In float32, what is not a normal number is kept in another form, for the backward launchers alone: from 2^128 on (of
     subnormal data) as -2^-24 times the number, below 2^-126 as -2^48 times the number. It is negative then.
 
     Parameters

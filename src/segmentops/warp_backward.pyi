@@ -221,7 +221,7 @@ def segmented_rms_norm_double_backward(gg_x: wp.array, x: wp.array, g_out: wp.ar
 def segmented_rms_norm_forward_precompute(x: wp.array, idx: wp.array, sum_sq: wp.array, counts: wp.array, out: wp.array, inv_norm: wp.array) -> None:
     """`segmented_rms_norm`, and inv_norm[s] = 1 / (out[s] counts[s]), 0 where out[s] is 0.
 
-    In float32, what is no normal number is kept in another form, for the backward launchers alone: from 2^128 on (of
+    In float32, what is not a normal number is kept in another form, for the backward launchers alone: from 2^128 on (of
     subnormal data) as -2^-24 times the number, below 2^-126 as -2^48 times the number. It is negative then.
     """
 

@@ -17,7 +17,7 @@ IDX = jnp.array([0, 0, 1, 2], jnp.int32)
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
-        ((X, IDX[:3], 3), ValueError, "one row an element"),
+        ((X, IDX[:3], 3), ValueError, "one row per element"),
         ((X, IDX.reshape(2, 2), 3), ValueError, "1-D"),
         ((X, IDX.astype("uint8"), 3), ValueError, "int32"),
         ((X, IDX > 0, 3), ValueError, "int32"),

@@ -182,7 +182,7 @@ def test_a_row_a_segment_where_a_scalar_is_wanted(case):
     inputs, idx, m = good(case)
     scalars = [a.name for a in case.op.args if a.kind == "segment" and inputs[a.name].dim() == 1]
     if not scalars:
-        pytest.skip("no operand is a scalar a segment")
+        pytest.skip("no operand is a scalar per segment")
     (name,) = scalars
     first = next(iter(inputs))
     rows = inputs[name][:, None].expand(m, 3)
@@ -284,7 +284,7 @@ def test_shapes_that_do_not_fit_each_other(case):
 def test_num_segments_disagrees_with_an_array(case):
     segment = [a.name for a in case.op.args if a.kind == "segment"]
     if not segment:
-        pytest.skip("no array with a row a segment")
+        pytest.skip("no array with a row per segment")
     inputs, idx, m = good(case)
     for number in (m - 1, m + 1, 0, 10**9):
         message = raises(case, ValueError, ["num_segments", *segment], inputs, idx, number)

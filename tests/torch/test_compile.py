@@ -129,7 +129,7 @@ def test_slices_by_a_number_from_the_data(case):
             found, right = torch.autograd.grad(out, ours, w), torch.autograd.grad(expected, eager, w)
             assert all(map(same_bits, found, right))
         if not case.op.reduces:
-            with pytest.raises(Exception, match="Runtime assertion|must have a row a segment"):
+            with pytest.raises(Exception, match="Runtime assertion|must have a row per segment"):
                 program(IDX, torch.tensor(6), torch.tensor(4), one, *inputs)
 
 

@@ -28,7 +28,7 @@ def constant(x: Any) -> Any:
 
 
 def power_of_two(x: Any) -> Any:
-    """The exponent of |x|, with no derivative; 1 where that is no normal number."""
+    """The exponent of |x|, with no derivative; 1 where that is not a normal number."""
     x = constant(x)
     power = x / jnp.frexp(x)[0]
     return jnp.where((power != 0) & jnp.isfinite(power), power, jnp.ones_like(x))

@@ -24,7 +24,7 @@ def composed(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> l
 
 
 def wide(name: str, P: Any, tensors: tuple[Any, ...], idx: Any, m: int) -> tuple[Any, ...]:
-    """The same, not rounded; `name` may be one of `formulas` that is no operation."""
+    """The same, not rounded; `name` may be one of `formulas` that is not an operation."""
     if tensors[0].dtype == jnp.float64 and not jax.config.jax_enable_x64:  # made where it was enabled
         with jax.enable_x64(True):
             return wide(name, P, tensors, idx, m)

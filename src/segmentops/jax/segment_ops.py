@@ -7,7 +7,7 @@ combinations. `num_segments` is part of the program's shape: a Python int, or a 
 
 An element with idx = num_segments is padding: it belongs to no segment, whatever its data, a NaN too. Reductions
 ignore it, per-element results and gradients are 0 there. So arrays of some few fixed sizes serve all batches, and
-`jit` compiles one program a size:
+`jit` compiles one program per size:
 
 >>> import jax, jax.numpy as jnp
 >>> from segmentops.jax.segment_ops import segmented_mean
@@ -72,7 +72,7 @@ def segmented_sum(x: Array, idx: Array, num_segments: int) -> Array:
     Parameters
     ----------
     x : Array, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Array, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments]; num_segments is padding.
     num_segments : int
@@ -86,7 +86,7 @@ def segmented_sum(x: Array, idx: Array, num_segments: int) -> Array:
     Raises
     ------
     TypeError
-        If an argument is no array, or `num_segments` no int or traced.
+        If an argument is not an array, or `num_segments` not an int or traced.
     ValueError
         If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
@@ -116,7 +116,7 @@ def segmented_mean(x: Array, idx: Array, num_segments: int) -> Array:
     Parameters
     ----------
     x : Array, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Array, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments]; num_segments is padding.
     num_segments : int
@@ -131,7 +131,7 @@ def segmented_mean(x: Array, idx: Array, num_segments: int) -> Array:
     Raises
     ------
     TypeError
-        If an argument is no array, or `num_segments` no int or traced.
+        If an argument is not an array, or `num_segments` not an int or traced.
     ValueError
         If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
@@ -155,7 +155,7 @@ def segmented_dot(x: Array, y: Array, idx: Array, num_segments: int) -> Array:
     Parameters
     ----------
     x, y : Array, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element; of the same shape and dtype.
+        One row per element; of the same shape and dtype.
     idx : Array, shape (N,), int32 or int64
         Segment of each element, sorted (an unsorted idx raises), values in [0, num_segments]; num_segments is padding.
     num_segments : int
@@ -169,7 +169,7 @@ def segmented_dot(x: Array, y: Array, idx: Array, num_segments: int) -> Array:
     Raises
     ------
     TypeError
-        If an argument is no array, or `num_segments` no int or traced.
+        If an argument is not an array, or `num_segments` not an int or traced.
     ValueError
         If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
@@ -195,7 +195,7 @@ def segmented_rms_norm(x: Array, idx: Array, num_segments: int) -> Array:
     Parameters
     ----------
     x : Array, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Array, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments]; num_segments is padding.
     num_segments : int
@@ -210,7 +210,7 @@ def segmented_rms_norm(x: Array, idx: Array, num_segments: int) -> Array:
     Raises
     ------
     TypeError
-        If an argument is no array, or `num_segments` no int or traced.
+        If an argument is not an array, or `num_segments` not an int or traced.
     ValueError
         If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
@@ -236,7 +236,7 @@ def segmented_max_norm(x: Array, idx: Array, num_segments: int) -> Array:
     Parameters
     ----------
     x : Array, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Array, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments]; num_segments is padding.
     num_segments : int
@@ -251,7 +251,7 @@ def segmented_max_norm(x: Array, idx: Array, num_segments: int) -> Array:
     Raises
     ------
     TypeError
-        If an argument is no array, or `num_segments` no int or traced.
+        If an argument is not an array, or `num_segments` not an int or traced.
     ValueError
         If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
@@ -361,9 +361,9 @@ def segmented_mul(x: Array, y: Array, idx: Array, num_segments: int) -> Array:
     Parameters
     ----------
     x : Array, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     y : Array, shape (M,), of the dtype of x
-        One scalar a segment.
+        One scalar per segment.
     idx : Array, shape (N,), int32 or int64
         Segment of each element, sorted (an unsorted idx raises), values in [0, num_segments]; num_segments is padding.
     num_segments : int
@@ -377,7 +377,7 @@ def segmented_mul(x: Array, y: Array, idx: Array, num_segments: int) -> Array:
     Raises
     ------
     TypeError
-        If an argument is no array, or `num_segments` no int or traced.
+        If an argument is not an array, or `num_segments` not an int or traced.
     ValueError
         If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 
@@ -404,9 +404,9 @@ def segmented_matvec(v: Array, m: Array, idx: Array, num_segments: int) -> Array
     Parameters
     ----------
     v : Array, shape (N, K), float32, float64, float16 or bfloat16
-        One vector an element.
+        One vector per element.
     m : Array, shape (M, K, J), of the dtype of v
-        One matrix a segment.
+        One matrix per segment.
     idx : Array, shape (N,), int32 or int64
         Segment of each element, sorted (an unsorted idx raises), values in [0, num_segments]; num_segments is padding.
     num_segments : int
@@ -420,7 +420,7 @@ def segmented_matvec(v: Array, m: Array, idx: Array, num_segments: int) -> Array
     Raises
     ------
     TypeError
-        If an argument is no array, or `num_segments` no int or traced.
+        If an argument is not an array, or `num_segments` not an int or traced.
     ValueError
         If a dtype or shape does not fit; in an eager call also if idx is out of range or not sorted.
 

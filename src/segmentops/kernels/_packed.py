@@ -54,7 +54,7 @@ class Place(NamedTuple):
     stream: int | None = None  # address of a CUDA stream; None: Warp's current one
     allocate: Callable[[Any, tuple[int, ...], Any], Any] | None = None  # (place, shape, dtype); None: wp.empty
     rehearsal: bool = False  # load the kernels, launch nothing
-    quiet: bool = True  # Warp is not to print what it loads: the caller is no user of Warp
+    quiet: bool = True  # Warp is not to print what it loads: the caller does not use Warp
 
     @property
     def is_cpu(self) -> bool:

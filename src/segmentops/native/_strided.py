@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-STRIDED = 8  # bit 3 of the mode: the address of each operand that is no by-product is that of a `strided`
+STRIDED = 8  # bit 3 of the mode: the address of each operand that is not a by-product is that of a `strided`
 _WORD = ctypes.sizeof(ctypes.c_int64)
 
 

@@ -67,7 +67,7 @@ def _cotangents(program: Program) -> list[str]:
 
 
 def transpose(program: Program) -> Program:
-    """The program of gradients: from a cotangent an output (and the inputs) to one an input."""
+    """The program of gradients: from one cotangent per output (and the inputs) to one per input."""
     cotangents = _cotangents(program)
     gradients: dict[str, list[Term]] = {name: [] for name in program.inputs}
     for cotangent, terms in zip(cotangents, program.outputs.values(), strict=True):

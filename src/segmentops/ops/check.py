@@ -69,12 +69,12 @@ def check(
             f"{name}: idx must be int32 or int64, got {idx.dtype}. Convert it with {convert.format('idx', 'int32')}"
         )
     if len(idx.shape) != 1:
-        raise ValueError(f"{name}: idx must be 1-D, one segment number an element, got shape {tuple(idx.shape)}")
+        raise ValueError(f"{name}: idx must be 1-D, one segment number per element, got shape {tuple(idx.shape)}")
     for operand, label, array in zip(op.operands, labels, arrays, strict=True):
         if operand.lead == "m" and not operand.trail and len(array.shape) > 1:  # only a product has such an operand
             raise ValueError(
-                f"{name}: {label} must be 1-D, one scalar a segment, of shape (M,), got {tuple(array.shape)}. "
-                f"For one row a segment write {labels[0]} * {label}[idx]"
+                f"{name}: {label} must be 1-D, one scalar per segment, of shape (M,), got {tuple(array.shape)}. "
+                f"For one row per segment write {labels[0]} * {label}[idx]"
             )
     check_shapes(name, op, labels, arrays, idx, m, differ)
 
@@ -100,17 +100,17 @@ def check_shapes(
                 written = ", ".join(dims) + "," * (len(dims) == 1)
                 raise ValueError(f"{name}: {label} must be {len(dims)}-D, of shape ({written}), got {shape}")
         elif not shape:
-            raise ValueError(f"{name}: {label} must have a row an element, shape (N, ...), got a 0-D array")
+            raise ValueError(f"{name}: {label} must have a row per element, shape (N, ...), got a 0-D array")
     for operand, label, shape in given:  # before anything about idx
         if operand.lead == "m" and differ(shape[0], m):
             raise ValueError(
-                f"{name}: {label} must have a row a segment, num_segments = {m}, got shape {shape}. "
+                f"{name}: {label} must have a row per segment, num_segments = {m}, got shape {shape}. "
                 f"Is num_segments {label}.shape[0]?"
             )
     for operand, label, shape in given:
         if operand.lead == "n" and differ(shape[0], idx.shape[0]):
             raise ValueError(
-                f"{name}: {label} and idx must have one row an element, got {label} of shape {shape} "
+                f"{name}: {label} and idx must have one row per element, got {label} of shape {shape} "
                 f"and idx of shape {tuple(idx.shape)}"
             )
     bound: dict[str, tuple[str, Any]] = {}

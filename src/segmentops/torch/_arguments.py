@@ -32,7 +32,7 @@ def dtype_of(operand: Operand, dtype: torch.dtype) -> torch.dtype:
 
 
 def stands_in(argument: Any) -> bool:
-    """Whether it is no tensor, but says what functions of torch do with it, as the proxies of `torch.fx` do."""
+    """Whether it is not a tensor, but says what functions of torch do with it, as the proxies of `torch.fx` do."""
     return not isinstance(argument, Tensor) and hasattr(type(argument), "__torch_function__")
 
 

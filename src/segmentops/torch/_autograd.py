@@ -28,7 +28,7 @@ class Plan(Protocol):
         """Positions in (*tensor arguments, *results) of what it keeps."""
 
     def gradients(self, cotangents: tuple[Any, ...], saved: tuple[Any, ...], rest: Any) -> Sequence[Any]:
-        """A gradient or None for each tensor argument; `rest` are the arguments that are no tensors."""
+        """A gradient or None for each tensor argument; `rest` are the arguments that are not tensors."""
 
 
 class Rule(Protocol):

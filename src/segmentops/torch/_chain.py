@@ -119,7 +119,9 @@ class _Chain:
         kinds = [_SCALARS.get(p.annotation, "Tensor") for p in parameters]
         self.inputs = kinds.count("Tensor")
         if "Tensor" in kinds[self.inputs :]:
-            raise ValueError(f"register_warp_op_chain: {name}: forward's parameters that are no tensors must come last")
+            raise ValueError(
+                f"register_warp_op_chain: {name}: forward's parameters that are not tensors must come last"
+            )
         if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
             raise ValueError(f"register_warp_op_chain: {name}: forward must have a fixed number of parameters")
         if not differentiable or not all(0 <= p < self.inputs for p in differentiable):

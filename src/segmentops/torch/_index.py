@@ -93,7 +93,7 @@ def invalidate(idx: Tensor) -> None:
     Raises
     ------
     TypeError
-        If `idx` is no tensor.
+        If `idx` is not a tensor.
 
     Examples
     --------

@@ -56,7 +56,7 @@ def segmented_sum(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Parameters
     ----------
     x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
     num_segments : int
@@ -70,7 +70,7 @@ def segmented_sum(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Raises
     ------
     TypeError
-        If an argument is no tensor, or `num_segments` no int.
+        If an argument is not a tensor, or `num_segments` not an int.
     ValueError
         If a dtype, shape or device does not fit, or idx is out of range or not sorted.
 
@@ -100,7 +100,7 @@ def segmented_mean(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Parameters
     ----------
     x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
     num_segments : int
@@ -115,7 +115,7 @@ def segmented_mean(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Raises
     ------
     TypeError
-        If an argument is no tensor, or `num_segments` no int.
+        If an argument is not a tensor, or `num_segments` not an int.
     ValueError
         If a dtype, shape or device does not fit, or idx is out of range or not sorted.
 
@@ -139,7 +139,7 @@ def segmented_dot(x: Tensor, y: Tensor, idx: Tensor, num_segments: int) -> Tenso
     Parameters
     ----------
     x, y : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element; of the same shape and dtype.
+        One row per element; of the same shape and dtype.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted (an unsorted idx raises), values in [0, num_segments).
     num_segments : int
@@ -153,7 +153,7 @@ def segmented_dot(x: Tensor, y: Tensor, idx: Tensor, num_segments: int) -> Tenso
     Raises
     ------
     TypeError
-        If an argument is no tensor, or `num_segments` no int.
+        If an argument is not a tensor, or `num_segments` not an int.
     ValueError
         If a dtype, shape or device does not fit, or idx is out of range or not sorted.
 
@@ -179,7 +179,7 @@ def segmented_rms_norm(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Parameters
     ----------
     x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
     num_segments : int
@@ -194,7 +194,7 @@ def segmented_rms_norm(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Raises
     ------
     TypeError
-        If an argument is no tensor, or `num_segments` no int.
+        If an argument is not a tensor, or `num_segments` not an int.
     ValueError
         If a dtype, shape or device does not fit, or idx is out of range or not sorted.
 
@@ -220,7 +220,7 @@ def segmented_max_norm(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Parameters
     ----------
     x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted, values in [0, num_segments).
     num_segments : int
@@ -235,7 +235,7 @@ def segmented_max_norm(x: Tensor, idx: Tensor, num_segments: int) -> Tensor:
     Raises
     ------
     TypeError
-        If an argument is no tensor, or `num_segments` no int.
+        If an argument is not a tensor, or `num_segments` not an int.
     ValueError
         If a dtype, shape or device does not fit, or idx is out of range or not sorted.
 
@@ -345,9 +345,9 @@ def segmented_mul(x: Tensor, y: Tensor, idx: Tensor, num_segments: int) -> Tenso
     Parameters
     ----------
     x : Tensor, shape (N, ...), float32, float64, float16 or bfloat16
-        One row an element.
+        One row per element.
     y : Tensor, shape (M,), of the dtype of x
-        One scalar a segment.
+        One scalar per segment.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted (an unsorted idx raises), values in [0, num_segments).
     num_segments : int
@@ -361,7 +361,7 @@ def segmented_mul(x: Tensor, y: Tensor, idx: Tensor, num_segments: int) -> Tenso
     Raises
     ------
     TypeError
-        If an argument is no tensor, or `num_segments` no int.
+        If an argument is not a tensor, or `num_segments` not an int.
     ValueError
         If a dtype, shape or device does not fit, or idx is out of range or not sorted.
 
@@ -388,9 +388,9 @@ def segmented_matvec(v: Tensor, m: Tensor, idx: Tensor, num_segments: int) -> Te
     Parameters
     ----------
     v : Tensor, shape (N, K), float32, float64, float16 or bfloat16
-        One vector an element.
+        One vector per element.
     m : Tensor, shape (M, K, J), of the dtype of v
-        One matrix a segment.
+        One matrix per segment.
     idx : Tensor, shape (N,), int32 or int64
         Segment of each element, sorted (an unsorted idx raises), values in [0, num_segments).
     num_segments : int
@@ -404,7 +404,7 @@ def segmented_matvec(v: Tensor, m: Tensor, idx: Tensor, num_segments: int) -> Te
     Raises
     ------
     TypeError
-        If an argument is no tensor, or `num_segments` no int.
+        If an argument is not a tensor, or `num_segments` not an int.
     ValueError
         If a dtype, shape or device does not fit, or idx is out of range or not sorted.
 

@@ -2,7 +2,7 @@
 // rounded to them once, by way of a float32 that is rounded to odd.
 //
 // They are not Clang's own types, since those convert by calls of a library that is not there. What a by-product of
-// such data is kept in is float32: 1 / 70000 is no normal number of float16. Included before a table, this file is all
+// such data is kept in is float32: 1 / 70000 is not a normal number of float16. Included before a table, this file is all
 // that the table needs to have float16 and bfloat16 instances.
 #pragma once
 #include "vector.h"

@@ -202,7 +202,7 @@ template <class T> struct NormMax : Reduction {
   }
 };
 
-// f(s, i, rank) for each of m positions i; with i = -1 where that is no element.
+// f(s, i, rank) for each of m positions i; with i = -1 where that is not an element.
 template <class F> void at_positions(const Positions* at, bool narrow, i64 n, i64 m, int threads, const F& f) {
   const Index index = {at, !narrow};
   parallel(m < 4096 ? 1 : threads, [&](int rank) {

@@ -189,7 +189,7 @@ struct Tensor {
     bool none = false;
     last = 0;
     for (i64 d = 0; d < dims; d++) {
-      if ((size[d] = python->as_int(python->item(shape.p, d))) < 0) return false;   // an error: no int
+      if ((size[d] = python->as_int(python->item(shape.p, d))) < 0) return false;   // an error: not an int
       stride[d] = python->as_int(python->item(strides.p, d));
       last += (size[d] - 1) * stride[d];
       none |= size[d] == 0;

@@ -162,8 +162,8 @@ template <class T> struct Single {
 };
 
 // A per-element loop over copies: `Loop` has idx, m, loop(b, e), and operands(f, its own members), which says f.rows(x,
-// k) of each operand with a row an element, f.segments(s, k) of each with a row a segment, and f.plain(s) of an array of
-// one scalar a segment that has no strides.
+// k) of each operand with a row per element, f.segments(s, k) of each with a row per segment, and f.plain(s) of an array of
+// one scalar per segment that has no strides.
 struct Pieces {
   i64 rows = 0, segments = 0;                 // in a piece, at most; 0 rows: nothing is copied
   i64 bytes = 0;
