@@ -66,9 +66,14 @@ def run(name, arrays, idx, m, engine):
     def apply(name, *tensors):
         return _kernels.KERNELS[name](*tensors, idx, m) if engine else _cuda.kernel(name)(*tensors, idx, m)
 
-    for by_product, forward in (("inv", "rms_norm"), ("at", "max_norm")):
-        if arrays.get(by_product, 0) is None:
-            arrays = arrays | {by_product: apply(forward, arrays["x"])[1]}
+    for operand in OPERATIONS[name].operands:
+        if arrays[operand.name] is None:  # made by the operation that has it as a result
+            forward = next(op.name for op in OPERATIONS.values() if operand in op.results)
+            x = arrays.get("x")
+            if x is None:
+                y = arrays["y"]
+                x = numbers(np.random.default_rng(1), (len(idx), *y.shape[1:]), y.dtype).to(y.device)
+            arrays = arrays | {operand.name: apply(forward, x)[1]}
     outs = apply(name, *arrays.values())
     return outs if isinstance(outs, tuple) else (outs,)
 

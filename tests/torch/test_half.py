@@ -3,7 +3,7 @@
 
 import pytest
 import torch
-from oracles import OPS
+from oracles import OPS, positions
 from torch_battery import (
     Case,
     derivatives,
@@ -163,9 +163,8 @@ def operands(name, lengths, dtype):
         shape = [d for letter in (o.lead, *o.trail) for d in dims[letter]]
         kept = torch.float32 if o.by_product else dtype
         tensors.append(torch.randn(shape, generator=g).to(kept))
-        if o.dtype:  # positions: the last element of each segment, -1 if there is none
-            ends = torch.tensor(lengths).cumsum(0) - 1
-            tensors[-1] = torch.where(torch.tensor(lengths) > 0, ends, -1)
+        if o.dtype:
+            tensors[-1] = torch.from_numpy(positions(idx.numpy(), m, shape[1:]))
     return tensors, idx, m
 
 

@@ -129,7 +129,7 @@ def test_the_package_hands_on_the_public_functions():
     import segmentops.torch as nt
     names = nt.segment_ops.__all__
     print(set(names) <= set(nt.__all__), all(getattr(nt, n) is getattr(nt.segment_ops, n) for n in names))
-    print(len([n for n in names if hasattr(__import__("torch").ops.segmentops, n)]) == len(names) == 7)
+    print(len(names) > 0 and all(hasattr(__import__("torch").ops.segmentops, n) for n in names))
     """)
     assert lines == ["True True", "True"]
 

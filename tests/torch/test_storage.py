@@ -229,6 +229,7 @@ def saved_operands():
 def compiled():
     for case in cases():
         good = [*case.inputs(N, M), IDX.clone()]
+        torch._dynamo.reset()
         program = torch.compile(lambda *a, c=case: c(*a, M), fullgraph=True, backend="aot_eager")
         program(*good)
         for t in good:
