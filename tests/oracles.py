@@ -203,6 +203,7 @@ class Op:
     gradient: Callable
     widths: tuple[Width, ...] = WIDTHS
     linear: bool = True  # in each argument; then no value of an argument is special for a derivative
+    twin: bool = False  # the code is that of another op: `make test-rest` has its cases
 
     @property
     def short(self) -> str:
@@ -261,7 +262,7 @@ OPS: tuple[Op, ...] = (
     Op("segmented_rms_norm", (X,), NUMBER, segmented_rms_norm, _single(_rms_norm_gradient), linear=False),
     Op("segmented_max_norm", (X,), NUMBER, segmented_max_norm, _single(_max_norm_gradient), linear=False),
     Op("segmented_max", (X,), POOLED, segmented_max, _extreme_gradient(1), linear=False),
-    Op("segmented_min", (X,), POOLED, segmented_min, _extreme_gradient(-1), linear=False),
+    Op("segmented_min", (X,), POOLED, segmented_min, _extreme_gradient(-1), linear=False, twin=True),
     Op(
         "segmented_mul", (X, Array("y", "segment", _scalar)), Array("out", "element", _whole), segmented_mul,
         _mul_gradient,

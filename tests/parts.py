@@ -3,7 +3,8 @@
 
 A test that has parameters is run with enough of its cases that every value of each parameter, and every pair of values
 of two parameters that occurs, is in one of them; the other cases are marked `rest`. A parameter that is a dataclass
-counts as one for each of its fields. The choice depends on the test's own cases only, so it is the same everywhere.
+counts as one for each of its fields. All cases of an op whose code is another op's are left. The choice depends on the
+test's own cases only, so it is the same everywhere.
 """
 
 from __future__ import annotations
@@ -69,10 +70,18 @@ def by_test(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
     return list(found.values())
 
 
+def twin(item: pytest.Item) -> bool:
+    """Whether a parameter is an op, or a case of one, whose code another op's cases run."""
+    callspec = getattr(item, "callspec", None)
+    return any(getattr(getattr(v, "op", v), "twin", False) for v in (callspec.params.values() if callspec else ()))
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for cases in by_test(items):
-        kept = cover([values(item) for item in cases])
-        for k, item in enumerate(cases):
-            if k not in kept:
+        alone = [item for item in cases if not twin(item)] or cases
+        kept = cover([values(item) for item in alone])
+        chosen = {id(item) for k, item in enumerate(alone) if k in kept}
+        for item in cases:
+            if id(item) not in chosen:
                 item.add_marker(pytest.mark.rest)

@@ -71,10 +71,11 @@ def jobs(cell: Cell, device: str) -> Jobs:
     order, operation, largest = cell.order, cell.operation, p.inputs[0].new_ones(cell.largest())
     others = peers.functions(operation, order, p.inputs[0])
     if operation in ("sum", "mean", "max", "min") and order != "second":
+        initial = 0 if operation in ("sum", "mean") else None
         lengths = torch.bincount(p.idx, minlength=p.m)
 
         def segment_reduce(x: Tensor, idx: Tensor, m: int) -> Tensor:
-            return torch.segment_reduce(x, operation, lengths=lengths, unsafe=True, initial=0)
+            return torch.segment_reduce(x, operation, lengths=lengths, unsafe=True, initial=initial)
 
         others["segment_reduce"] = segment_reduce
     return Jobs(

@@ -429,7 +429,10 @@ def test_every_op_has_a_docstring_and_the_published_names(op):
 
     function = getattr(segment_ops, op.name)
     assert op.name in segment_ops.__all__
-    assert [*inspect.signature(function).parameters] == [*(a.name for a in op.args), "idx", "num_segments"]
+    names = [*(a.name for a in op.args), "idx", "num_segments"]
+    parameters = [*inspect.signature(function).parameters.values()]
+    assert [p.name for p in parameters[: len(names)]] == names
+    assert all(p.default is not p.empty for p in parameters[len(names) :])
     assert all(word in function.__doc__ for word in ("Parameters", "Returns", "Examples", "sorted"))
 
 

@@ -92,7 +92,8 @@ def test_2_no_bit_of_another_segment_changes(case, poison):
         a[[5, 8, 74] if array.kind == "element" else sick] = poison
     cotangents = random_cotangents(case, len(idx), m, 2)
     plain, other = (derivatives(lambda *a: case(*a, idx, m), x, cotangents) for x in (inputs, poisoned))
-    assert not other[0][0][5 if case.op.out.kind == "element" else sick].isfinite().any()
+    if not case.op.selects or math.isnan(poison):
+        assert not other[0][0][5 if case.op.out.kind == "element" else sick].isfinite().any()
     for order, arrays in enumerate(slots(case.op, 3)):
         for a, b, array in zip(plain[order], other[order], arrays, strict=True):
             well = idx != sick if array.kind == "element" else torch.arange(m) != sick

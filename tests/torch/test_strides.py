@@ -103,18 +103,18 @@ def test_one_operand_with_strides(op, layout):
 
 
 @needs_linux
-@pytest.mark.parametrize("dtype", ("float32", "float64", "float16", "bfloat16"))
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
 def test_no_copy_of_a_whole_tensor(dtype):
     """Value, gradients and gradients of those: memory at the peak beyond inputs and results, in MB.
 
-    A copy of the operand is 32 to 128 MB. In a process of its own: what others have freed could be used again.
+    A copy of the operand is 12 or 24 MB. In a process of its own: what others have freed could be used again.
     """
     lines = python(f"""
     import gc
     import torch
     from oracles import OPS
     from segmentops.torch import segment_ops
-    N, M, K = 250_000, 1000, 64
+    N, M, K = 100_000, 400, 64
     dtype = torch.{dtype}
     torch.set_num_threads(2)
     index = torch.arange(N, dtype=torch.int32) // (N // M)
@@ -162,4 +162,4 @@ def test_no_copy_of_a_whole_tensor(dtype):
     """, PYTHONPATH=os.pathsep.join(sys.path))  # fmt: skip
     found = [line.split() for line in lines]
     assert len(found) == 4 * len(OPS)
-    assert not [line for line in found if float(line[-1]) > 8]
+    assert not [line for line in found if float(line[-1]) > 6]
