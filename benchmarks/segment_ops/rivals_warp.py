@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each operation as a plain Warp program says it: one thread an element, atomic sums, gradients by `wp.Tape`."""
+"""Each operation as a plain Warp program says it: one thread per element, atomic sums, gradients by `wp.Tape`."""
 
 import functools
 from typing import Any

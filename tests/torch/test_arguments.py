@@ -470,3 +470,19 @@ def test_operations_of_the_dispatcher_read_nothing_that_is_not_there(name):
     for other in (idx[:-1], idx[:, None], idx.to(torch.int16)):
         if len(other) == N or any(o.lead == "n" for o in op.operands):
             refused("idx", good, other)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS if op.selects], ids=lambda op: op.short)
+def test_fill_of_empty_segments(op):
+    """Eager and scripted; derivatives are 0 there."""
+    from segmentops.torch import segment_ops
+
+    function = getattr(segment_ops, op.name)
+    x, idx = torch.tensor([[1.0, -2], [3, -4]], requires_grad=True), torch.tensor([1, 1])
+    for call in (function, torch.jit.script(function)):
+        out = call(x, idx, 3, -7.0)
+        assert (out[[0, 2]] == -7).all() and out[1].tolist() == call(x, idx, 3)[1].tolist()
+        (grad,) = torch.autograd.grad(out[[0, 2]].sum(), x)
+        assert (grad == 0).all()
+    with pytest.raises(TypeError, match=f"{op.name}: fill must be a number, got str"):
+        function(x, idx, 3, "0")

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from ..ops import check
 from ..ops.table import OPERATIONS, SELECTION
 from . import _arguments, _compat, _index, _primitives
 
@@ -36,8 +36,7 @@ def selection(name: str) -> Callable[..., Any]:
     function = public(name)
 
     def run(x: Any, idx: Any, num_segments: Any, fill: Any) -> Any:
-        if not isinstance(fill, numbers.Real):
-            raise TypeError(f"segmented_{name}: fill must be a number, got {type(fill).__name__}")
+        check.fill(f"segmented_{name}", fill)
         out, at = function(x, idx, num_segments)
         return out if fill == 0 else jnp.where(at < 0, jax.lax.full_like(out, fill), out)
 

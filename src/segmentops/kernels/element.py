@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element-wise operations: one value an element and column, from its data and what its segment has.
+"""Element-wise operations: one value per element and column, from its data and what its segment has.
 
 A thread makes one scalar; neighbouring threads read neighbouring scalars. Arithmetic is in float64,
 rounded once. An element whose segment is outside [0, m) gets 0, also where its data is NaN.

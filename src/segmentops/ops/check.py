@@ -7,6 +7,7 @@ what to do. They contain the words that programs match on: num_segments, int32, 
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -124,3 +125,9 @@ def check_shapes(
             if differ(size, expected):
                 shapes = ", ".join(f"{each} {its}" for _, each, its in given)
                 raise ValueError(f"{name}: {label} must fit {other}, got shapes {shapes}")
+
+
+def fill(name: str, value: Any) -> None:
+    """What an empty segment of a selection gets."""
+    if not isinstance(value, numbers.Real):
+        raise TypeError(f"{name}: fill must be a number, got {type(value).__name__}")

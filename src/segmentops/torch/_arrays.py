@@ -23,7 +23,7 @@ def constant(x: Tensor) -> Tensor:
 
 
 def power_of_two(x: Tensor) -> Tensor:
-    """The exponent of |x|, with no derivative; 1 where x is zero or no number."""
+    """The exponent of |x|, with no derivative; 1 where x is zero or not finite."""
     x = x.detach()
     return torch.where((x != 0) & x.isfinite(), x / torch.frexp(x).mantissa, torch.ones_like(x))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import numbers
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from ..ops import check
 from ..ops.table import OPERATIONS, SELECTION
 from . import _arguments, _compat, _compose, _distributed, _fast, _index, _routes, _source
 
@@ -47,8 +47,7 @@ def selection(name: str) -> Callable[..., Any]:
     function = public(name)
 
     def run(x: Any, idx: Any, m: Any, fill: Any) -> Any:
-        if not isinstance(fill, numbers.Real):
-            raise TypeError(f"segmented_{name}: fill must be a number, got {type(fill).__name__}")
+        check.fill(f"segmented_{name}", fill)
         if fill == 0:
             return function(x, idx, m)[0]
         if _arguments.stands_in(x) or _arguments.stands_in(idx):

@@ -1,4 +1,4 @@
-// Is idx sorted, and inside [0, m)? One vector comparison an element; where it went wrong is only looked for after.
+// Is idx sorted, and inside [0, m)? One vector comparison per element; where it went wrong is only looked for after.
 #pragma once
 #include "runs.h"
 #include "threads.h"

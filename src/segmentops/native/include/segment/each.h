@@ -71,7 +71,7 @@ SEG_INLINE i8 load_segments(const i32* p, i64 count) {
   return load8(s);
 }
 
-// Coefficient of each of 24 scalars, three an element, in three vectors.
+// Coefficient of each of 24 scalars, three per element, in three vectors.
 template <class V> SEG_INLINE V thirds(V c, int part) {
   if (part == 0) return __builtin_shufflevector(c, c, 0, 0, 0, 1, 1, 1, 2, 2);
   if (part == 1) return __builtin_shufflevector(c, c, 2, 3, 3, 3, 4, 4, 4, 5);

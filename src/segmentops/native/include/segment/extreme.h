@@ -16,7 +16,7 @@ template <class T> struct Extreme : Reduction {
   struct Best8 { d8 value; l8 at; };
   struct Best { double value; i64 at; };
   const T* x;
-  i64 pitch, k, first, count;                 // columns first .. first + count - 1 of k
+  i64 k, first, count;                        // columns first .. first + count - 1 of k
   T* out;
   Positions* at;
   bool narrow;
@@ -47,11 +47,11 @@ template <class T> struct Extreme : Reduction {
     for (i64 g = 0; g < count; g += 8) {
       const i64 c = first + g, w = min(8, count - g);
       const auto row = [&](i64 i) {
-        const T* const v = x + i * pitch + c;
+        const T* const v = x + i * k + c;
         return (w == 8 ? wide(load8(v)) : load_first(v, w)) * sign;
       };
       Best found[8];
-      if (pitch == 1) {
+      if (k == 1) {
         found[0] = one(p, n);
       } else {
         Best8 best = {row(p), l8{} + p};
@@ -91,7 +91,7 @@ template <class T> struct Extreme : Reduction {
   }
 
   Extreme(const Call& call, const T* x, T* out, Positions* at, i64 n, i64 m, i64 k, double sign)
-      : x(x), pitch(k), k(k), out(out), at(at), narrow(call.narrow_at), sign(sign) {
+      : x(x), k(k), out(out), at(at), narrow(call.narrow_at), sign(sign) {
     idx = call.idx;
     this->n = n;
     this->m = m;

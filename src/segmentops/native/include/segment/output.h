@@ -15,7 +15,7 @@ template <class T> struct Out {
   i64 m, width;        // value and raw are (m, width), the others (m,)
   T* value;            // the finished value
   Finish finish;
-  i64 items;           // items an element: the rule counts items, a mean counts elements
+  i64 items;           // items per element: the rule counts items, a mean counts elements
   T* raw;              // all that follow may be null: the sum
   kept<T>* inv;        // 1 / (value * count), 0 where value = 0, as `encoded`
   double* wide;        // the accumulator as it is

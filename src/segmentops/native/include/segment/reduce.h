@@ -28,7 +28,7 @@ struct Each {
 struct Reduction {
   Index idx;
   i64 n, m;
-  i64 items;                                  // items an element (the rule counts items)
+  i64 items;                                  // items per element (the rule counts items)
   // k listed runs; segments below `mine` that have none are this thread's to overwrite with zero.
   void (*list)(const Reduction*, Runs&, int k, i64 mine, char* work);
   // One super: `count` items from item `first` of the data on.
